@@ -129,7 +129,6 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 					level = "trust level L1: over HTTPS, and the controller checks the certificate"
 				}
 				return again(0), p.note(ctx, "image inserted", func(n *node.Node, effects *node.SideEffects) error {
-					n.Boot.MediaChecked = checked
 					e.mark(n, effects, node.MarkMedia, level)
 					return nil
 				})

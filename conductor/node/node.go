@@ -286,8 +286,6 @@ type Boot struct {
 	Firmware   string    `json:"firmware,omitempty"` // "bios" or "uefi", as the agent said
 	// Media: the machine boots from virtual media, and is not served over the network.
 	Media bool `json:"media,omitempty"`
-	// MediaChecked: the controller read the image over TLS and checked the server's certificate (trust level L1).
-	MediaChecked bool `json:"media_checked,omitempty"`
 	// Session.
 	Address   string    `json:"address,omitempty"` // where it came from
 	Connected bool      `json:"connected,omitempty"`

@@ -34,7 +34,7 @@ The address stays, and what driver_info says of the earlier type is kept, so tha
 A node that is in use is in maintenance while it is changed. One that does not validate afterwards is changed back.`,
 		Example: `  ingot bmc move --to redfish --dry-run web1 web2
   INGOT_BMC_PASSWORD=secret ingot bmc move --to redfish --verify-ca false web1 web2`,
-		Args:              cobra.MinimumNArgs(1),
+		Args:              nodes,
 		ValidArgsFunction: p.completeNode,
 	}, []option{
 		opt("to", &m.to, "the hardware type: redfish or ipmi"),

@@ -38,7 +38,7 @@ their own. --from shows the same of such a file.`,
 		Example: `  ingot bmc probe 192.0.2.10
   INGOT_BMC_PASSWORD=secret ingot bmc probe 192.0.2.10 --bmc-user admin --save r640.zip
   ingot bmc probe --from r640.zip`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}, []option{
 		opt("bmc-user", &f.user, "user name at the controller"),
@@ -48,7 +48,7 @@ their own. --from shows the same of such a file.`,
 		opt("from", &f.from, "file of an earlier --save, to be looked at instead of a controller"),
 	}, func(ctx context.Context, args []string) error {
 		switch {
-		case (len(args) == 1) == (f.from != ""):
+		case len(args) > 1, (len(args) == 1) == (f.from != ""):
 			return usage("name one address, or a file with --from")
 		case f.from != "" && (f.user != "" || f.save != ""):
 			return usage("--from needs no user name and writes no file")
@@ -99,6 +99,9 @@ func (p *program) probe(ctx context.Context, f probing, address string) error {
 	r, answers := probe.Run(ctx, g, account != nil)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if account != nil && r.Refused() {
+		return fmt.Errorf("%s: wrong user name or password, or an account without the right to read", address)
 	}
 	if f.save != "" {
 		if err := saveProbe(f, probe.Archive{Calls: r.Calls, Answers: answers}); err != nil {

@@ -1,6 +1,7 @@
 package redfish
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -286,7 +287,7 @@ func (u *componentUpdate) follow(ctx context.Context) (hardware.Outcome, error) 
 	switch {
 	case st.Failed:
 		return hardware.Outcome{}, failf("the controller did not update %s, which has version %s: %s", u.Component,
-			shownVersion(u.now), orElse(st.Message, "it gives no reason"))
+			shownVersion(u.now), cmp.Or(st.Message, "it gives no reason"))
 	case st.Over, st.Gone:
 		u.mem.Unknown = st.Gone
 		u.enter(comparing)
@@ -334,14 +335,7 @@ func (u *componentUpdate) compare() (hardware.Outcome, error) {
 		shownVersion(u.now))
 }
 
-func shownVersion(v string) string { return orElse(v, "unknown") }
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
+func shownVersion(v string) string { return cmp.Or(v, "unknown") }
 
 // next goes on with the next component, or ends the step. After an update of the controller the machine is restarted
 // before the next one: some network cards are updated only then.

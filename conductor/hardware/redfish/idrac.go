@@ -277,11 +277,7 @@ func (d *Driver) bootVirtualDisc(ctx context.Context, s *controller.System, pers
 		case st.Over || st.Gone:
 			return nil
 		}
-		t := time.NewTimer(jobWait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !controller.Sleep(ctx, jobWait) {
 			return ctx.Err()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
+	testkit "github.com/ingot-metal/ingot/test/kit"
 	kit "github.com/ingot-metal/ingot/test/kit/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
@@ -129,13 +130,17 @@ func TestDellQueueInTheWay(t *testing.T) {
 
 // A controller whose Lifecycle Controller is not ready yet declines changes, which are then tried again.
 func TestDellNotReady(t *testing.T) {
-	b := newBench(t, kit.Personality(t, "dell-idrac9"), func(c *service.Config) { c.Down = 300 * time.Millisecond })
+	t.Parallel()
+	b := newBench(t, kit.Personality(t, "dell-idrac9"), func(c *service.Config) { c.Down = 2 * time.Second })
 	d := b.open(b.pool, nil).(*Driver)
 	if err := d.c.Post(t.Context(), "/redfish/v1/Managers/iDRAC.Embedded.1/Actions/Manager.Reset",
 		map[string]string{"ResetType": "GracefulRestart"}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(350 * time.Millisecond)
+	testkit.Eventually(t, time.Minute, "the controller answers", func() bool {
+		_, err := d.Power(t.Context())
+		return err == nil
+	})
 	if b.Service.Dell().Ready() {
 		t.Fatal("it is ready already")
 	}

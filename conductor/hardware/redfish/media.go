@@ -188,7 +188,7 @@ func (d *Driver) fill(ctx context.Context, v *drive, image power.BootImage, agai
 			map[string]any{"Image": image.Address, "Inserted": true, "WriteProtected": true},
 			map[string]any{"TransferProtocolType": strings.ToUpper(scheme), "TransferMethod": "Stream",
 				"UserName": "none", "Password": "none"})
-		if !again || controller.Status(err) < 500 || try == insertTries || !pause(ctx, insertWait) {
+		if !again || controller.Status(err) < 500 || try == insertTries || !controller.Sleep(ctx, insertWait) {
 			break
 		}
 		d.log.Debug("the controller failed to insert the medium: trying again", "err", d.c.Error("insert", err))
@@ -330,21 +330,9 @@ func (d *Driver) settle(ctx context.Context, path string, full bool) error {
 					map[bool]string{true: "empty", false: "not empty"}[full]),
 				Hint: "reset the controller or update its firmware"}
 		}
-		if !pause(ctx, mediaWait) {
+		if !controller.Sleep(ctx, mediaWait) {
 			return ctx.Err()
 		}
-	}
-}
-
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

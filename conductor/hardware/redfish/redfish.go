@@ -161,7 +161,7 @@ func (d *Driver) offOn(ctx context.Context, s *controller.System) error {
 		return err
 	}
 	for now := s; !isPower(now, power.Off); {
-		if !pause(ctx, conflictWait) {
+		if !controller.Sleep(ctx, conflictWait) {
 			return ctx.Err()
 		}
 		var err error
@@ -169,7 +169,7 @@ func (d *Driver) offOn(ctx context.Context, s *controller.System) error {
 			return err
 		}
 	}
-	if !pause(ctx, offTime) {
+	if !controller.Sleep(ctx, offTime) {
 		return ctx.Err()
 	}
 	return d.reset(ctx, s, power.TurnOn, resets[power.TurnOn])
@@ -214,7 +214,7 @@ func (d *Driver) reset(ctx context.Context, s *controller.System, a power.Action
 			return err
 		}
 		d.log.Debug("the controller declines to turn on just after off: trying again")
-		if !pause(ctx, conflictWait) {
+		if !controller.Sleep(ctx, conflictWait) {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/task"
+	testkit "github.com/ingot-metal/ingot/test/kit"
 	kit "github.com/ingot-metal/ingot/test/kit/redfish"
 	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/tasks"
@@ -117,7 +118,8 @@ func TestTasksOfEveryPersonality(t *testing.T) {
 
 // A controller that restarts does not answer for a while; then the task goes on to be followed.
 func TestTaskOfARestartedController(t *testing.T) {
-	b := newBench(t, kit.Personality(t, "generic"), func(c *service.Config) { c.Down = time.Second })
+	t.Parallel()
+	b := newBench(t, kit.Personality(t, "generic"), func(c *service.Config) { c.Down = 3 * time.Second })
 	d := b.open(b.pool, nil).(*Driver)
 	ref := refOf(b.Service.Tasks().Add(tasks.Work{Name: "Update"}))
 	if _, err := until(t.Context(), d, ref, over); err != nil {
@@ -127,9 +129,12 @@ func TestTaskOfARestartedController(t *testing.T) {
 	if _, err := until(t.Context(), d, ref, over); power.KindOf(d.c.Error("poll", err)) != power.Unreachable {
 		t.Errorf("while it restarts: %v", err)
 	}
-	time.Sleep(time.Second)
-	if _, err := until(t.Context(), d, ref, over); err != nil || b.Service.Sessions() != 1 {
-		t.Errorf("afterwards: %v, %d sessions", err, b.Service.Sessions())
+	testkit.Eventually(t, time.Minute, "the task is followed again", func() bool {
+		_, err := until(t.Context(), d, ref, over)
+		return err == nil
+	})
+	if n := b.Service.Sessions(); n != 1 {
+		t.Errorf("afterwards %d sessions", n)
 	}
 }
 

@@ -114,6 +114,13 @@ func Run(ctx context.Context, g Getter, everything bool) (*Report, map[string]js
 	return r, answers
 }
 
+// Refused reports whether the controller showed its service root, which is for everyone, and declined the rest.
+func (r *Report) Refused() bool {
+	return len(r.Calls) > 1 && !slices.ContainsFunc(r.Calls[1:], func(c Call) bool {
+		return c.Status != http.StatusUnauthorized && c.Status != http.StatusForbidden
+	})
+}
+
 // follows reports whether a path is looked at.
 func follows(path string) bool {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '?' }
@@ -225,7 +232,7 @@ func (r *Report) machine(read func(string, any) bool, path string, id quirk.Iden
 	all = append([]ability{list("power", s.Actions.Reset.Types), list("boot device", s.Boot.Target),
 		{"boot mode", s.Boot.Mode != ""}, {"UEFI boot by HTTP from a given address", s.Boot.URI != nil},
 		{"Secure Boot", s.SecureBoot.ID != ""}, {"BIOS settings", s.Bios.ID != ""},
-		{"virtual media by address", inserts(read, media)}, {"storage", s.Storage.ID != ""},
+		{"virtual media", hasDrive(read, media)}, {"storage", s.Storage.ID != ""},
 		{"network cards", s.EthernetInterfaces.ID != ""}}, all...)
 	for _, a := range all {
 		if a.has {
@@ -240,18 +247,15 @@ func (r *Report) machine(read func(string, any) bool, path string, id quirk.Iden
 	r.Machines = append(r.Machines, m)
 }
 
-// inserts reports whether one of the drives of a collection takes images by their address.
-func inserts(read func(string, any) bool, home string) bool {
+// hasDrive reports whether a collection has a drive for virtual media.
+func hasDrive(read func(string, any) bool, home string) bool {
 	var drives struct{ Members []link }
 	if home == "" || !read(home, &drives) {
 		return false
 	}
 	return slices.ContainsFunc(drives.Members, func(l link) bool {
-		var drive struct {
-			MediaTypes []string
-			Actions    map[string]json.RawMessage
-		}
-		return read(l.ID, &drive) && (len(drive.Actions) > 0 || len(drive.MediaTypes) > 0)
+		var drive struct{ MediaTypes []string }
+		return read(l.ID, &drive) && len(drive.MediaTypes) > 0
 	})
 }
 

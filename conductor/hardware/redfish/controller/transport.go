@@ -120,7 +120,7 @@ func (c *Controller) exchange(ctx context.Context, r *http.Request, body []byte)
 			return a, err
 		}
 		c.log.Debug("trying again", "method", r.Method, "path", path, "err", err, "wait", wait)
-		if !sleep(ctx, wait) {
+		if !Sleep(ctx, wait) {
 			return a, err // the newest answer says more than that the time was short
 		}
 		wait = min(2*wait, maxWait)
@@ -294,7 +294,8 @@ func notReady(a *answer) bool {
 	return a.status >= 400 && saysBusy(messagesOf(a.body))
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
+// Sleep waits, and reports whether ctx goes on.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
