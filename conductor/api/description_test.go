@@ -215,6 +215,8 @@ type reset struct{ instant }
 
 func (reset) ResetNetwork(context.Context, string, string) error { return nil }
 
+func (reset) SetControllerPassword(context.Context, string, string, string) error { return nil }
+
 // TestAnswersOfOurOwn asks for what no other test sees answered: newServer holds it against the description.
 func TestAnswersOfOurOwn(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{UUID: ownedNode, Name: "n", Provision: node.Active})
@@ -247,6 +249,7 @@ func TestAnswersOfOurOwn(t *testing.T) {
 		t.Errorf("the certificates are %v", out)
 	}
 	f.want(204, "POST", "/ingot/v1/nodes/n/network_reset", "")
+	f.want(204, "POST", "/ingot/v1/nodes/n/controller_password", `{"password":"canary-password"}`)
 	f.want(201, "PUT", "/ingot/v1/pools/web", `{"count":1}`)
 	if out := f.want(200, "GET", "/ingot/v1/pools/web", ""); out["count"] != 1.0 {
 		t.Errorf("the pool is %v", out)

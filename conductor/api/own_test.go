@@ -35,6 +35,10 @@ func (m instant) ResetNetwork(ctx context.Context, ident, user string) error {
 	return m.own().ResetNetwork(ctx, ident, user)
 }
 
+func (m instant) SetControllerPassword(ctx context.Context, ident, password, user string) error {
+	return m.own().SetControllerPassword(ctx, ident, password, user)
+}
+
 // TestNetworkReset: without an agent it can't be done, and the answer says so.
 func TestNetworkReset(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active})

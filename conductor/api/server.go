@@ -98,6 +98,7 @@ type machines interface {
 	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
 	ResetNetwork(ctx context.Context, ident, user string) error
+	SetControllerPassword(ctx context.Context, ident, password, user string) error
 	PhoneHome(ctx context.Context, token, from string) error
 	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
 }

@@ -33,6 +33,12 @@ func (c *Client) MachineHealth(ctx context.Context, ident string) (*rest.Machine
 	return ask[rest.MachineHealth](ctx, c, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/health", nil)
 }
 
+// SetControllerPassword sets the password of a node's controller, and stores it when it is proven.
+func (c *Client) SetControllerPassword(ctx context.Context, ident, password string) error {
+	return c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/controller_password",
+		map[string]string{"password": password}, nil)
+}
+
 // ResetNetwork has the node's agent acquire its links and addresses anew.
 func (c *Client) ResetNetwork(ctx context.Context, ident string) error {
 	return c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/network_reset", nil, nil)

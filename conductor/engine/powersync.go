@@ -124,6 +124,14 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		// The lock outlasts the write, so that the stored state is not older than another reader's.
 		defer e.bmcs.Release(me)
 		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
+		if h.DriverInfo[nextPassword] != nil { // a change of it ended early
+			if serr := e.settlePassword(cctx, h, nil, ""); serr != nil {
+				log.Warn("find out which password of the controller is right", "err", serr)
+			}
+			cancel()
+			d.Close()
+			return // the node is another now
+		}
 		st, err = d.Power(cctx)
 		rows = power.RowsOf(d)
 		if err == nil && imageLeft(h) {

@@ -18,7 +18,7 @@ import (
 
 func (p *program) bmcCommand() *cobra.Command {
 	return group(&cobra.Command{Use: "bmc", Short: "Controllers of machines"}, p.bmcDiscover(), p.bmcProbe(),
-		p.bmcMove())
+		p.bmcMove(), p.bmcPassword())
 }
 
 // discovery has the flags of a discovery.

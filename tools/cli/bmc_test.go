@@ -135,3 +135,42 @@ func TestMove(t *testing.T) {
 	u.fails(words("bmc move --to toy web1"), "redfish or ipmi")
 	u.fails(words("bmc move --to ipmi --verify-ca false web1"), "for redfish")
 }
+
+// TestPassword sets a controller's password through the conductor, by a file and by the environment, and reports on
+// each node.
+func TestPassword(t *testing.T) {
+	u := &user{t: t, url: ingotd.Start(t, testkit.FreeAddr(t), "fetch.allow=127.0.0.0/8").URL}
+	b := kit.Start(t, kit.Personality(t, "dell-idrac9"))
+	file := func(text string) string {
+		t.Helper()
+		name := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	u.ok("node", "create", "web1", "--driver", "redfish", "--bmc", b.Service.URL(), "--bmc-user", "admin",
+		"--bmc-password-file", file(kit.Password), "--driver-info", "redfish_verify_ca=false")
+	u.ok(words("node create old --driver ipmi --bmc 192.0.2.7 --bmc-user ops --bmc-password secret-1")...)
+	pw := file("canary-new-1\n")
+	out, _, err := u.run("bmc", "password", "--new-password-file", pw, "web1", "old", "none")
+	if err == nil || !strings.Contains(err.Error(), "2 of 3 failed") || !strings.Contains(out, "changed") ||
+		strings.Contains(out+err.Error(), "canary") {
+		t.Errorf("one of three: %v\n%s", err, out)
+	}
+	if is := b.Service.Password(); is != "canary-new-1" {
+		t.Errorf("the controller's password is %q", is)
+	}
+	if out := u.ok("bmc", "password", "--new-password-file", file("canary-new-2"), "web1"); !strings.Contains(out,
+		"changed") {
+		t.Errorf("again: %s", out)
+	}
+	if is := b.Service.Password(); is != "canary-new-2" {
+		t.Errorf("the controller's password is %q", is)
+	}
+	u.fails(words("bmc password web1"), "empty")
+	u.fails([]string{"bmc", "password", "--new-password-file", file("short"), "web1"}, "1 of 1 failed")
+	if is := b.Service.Password(); is != "canary-new-2" {
+		t.Errorf("after one that is too short: %q", is)
+	}
+}

@@ -45,10 +45,10 @@ A node that is in use is in maintenance while it is changed. One that does not v
 	}, func(ctx context.Context, c *client.Client, args []string) error { return p.move(ctx, c, m, args) })
 }
 
-// moved is a row of the report.
-type moved struct {
+// outcome is a row of the report on a node.
+type outcome struct {
 	Name   string `json:"name"`
-	Result string `json:"result"` // moved, would be moved, there already, failed
+	Result string `json:"result"` // moved, would be moved, there already, changed, failed
 	Change string `json:"change,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
@@ -67,12 +67,17 @@ func (p *program) move(ctx context.Context, c *client.Client, m moving, names []
 			return err
 		}
 	}
-	all, failed := make([]moved, len(names)), 0
+	return p.eachNode(ctx, names, func(row *outcome) error { return moveOne(ctx, c, m, row) })
+}
+
+// eachNode does something with some nodes, one after the other, and prints a row for each.
+func (p *program) eachNode(ctx context.Context, names []string, do func(row *outcome) error) error {
+	all, failed := make([]outcome, len(names)), 0
 	for i, name := range names {
-		all[i] = moved{Name: name, Result: "failed"}
+		all[i] = outcome{Name: name, Result: "failed"}
 		if ctx.Err() != nil {
 			all[i].Error = "not reached: interrupted"
-		} else if err := moveOne(ctx, c, m, &all[i]); err != nil {
+		} else if err := do(&all[i]); err != nil {
 			all[i].Result, all[i].Error = "failed", err.Error()
 		}
 		if all[i].Error != "" {
@@ -84,7 +89,7 @@ func (p *program) move(ctx context.Context, c *client.Client, m moving, names []
 			return err
 		}
 	} else if err := table(p.stdout, []string{"NAME", "RESULT", "CHANGE", "ERROR"},
-		mapped(all, func(m *moved) []string {
+		mapped(all, func(m *outcome) []string {
 			return []string{m.Name, m.Result, cmp.Or(m.Change, "-"), cmp.Or(m.Error, "-")}
 		})); err != nil {
 		return err
@@ -96,7 +101,7 @@ func (p *program) move(ctx context.Context, c *client.Client, m moving, names []
 }
 
 // moveOne moves one node and notes what came of it.
-func moveOne(ctx context.Context, c *client.Client, m moving, row *moved) error {
+func moveOne(ctx context.Context, c *client.Client, m moving, row *outcome) error {
 	var tag string
 	n, err := c.Tag(&tag).Node(ctx, row.Name)
 	if err != nil {

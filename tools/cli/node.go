@@ -172,7 +172,7 @@ func (p *program) nodeShow() *cobra.Command {
 		})
 }
 
-// controllerRows are the rows of docs/reference/hardware.md that apply to a node's controller.
+// controllerRows are the rows of docs/reference/redfish-differences.md that apply to a node's controller.
 func controllerRows(n *rest.Node) (names []string) {
 	list, _ := n.DriverInternalInfo["redfish_rows"].([]any)
 	for _, v := range list {

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
@@ -39,6 +41,7 @@ type machines interface {
 	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
 	ResetNetwork(ctx context.Context, ident, user string) error
+	SetControllerPassword(ctx context.Context, ident, password, user string) error
 }
 
 // Config is the configuration of Handlers.
@@ -106,6 +109,9 @@ func (s *Handlers) Routes() []call.Route {
 			Handle: s.find.Named(s.breakLock)},
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write,
 			Answers: call.None(http.StatusNoContent), Handle: s.find.Named(s.resetNetwork)},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/controller_password", Access: call.Write,
+			Takes:   call.Body([]string{"password"}, call.Args{"password": call.Text}),
+			Answers: call.None(http.StatusNoContent), Handle: s.setControllerPassword},
 		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read,
 			Answers: call.OK(rest.Capabilities{}), Handle: s.getCapabilities},
 		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Args: logArgs,
@@ -184,6 +190,26 @@ func (s *Handlers) breakLock(ctx context.Context, c *call.Call, n *node.Node) (*
 		return nil, err
 	}
 	return &call.Reply{Status: http.StatusOK, Body: showLock(n, l)}, nil
+}
+
+// longestPassword bounds what goes to a controller.
+const longestPassword = 256
+
+// setControllerPassword answers when the controller has taken the password, and it is proven and stored.
+func (s *Handlers) setControllerPassword(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, aerr := c.Arguments("password")
+	if aerr != nil {
+		return nil, aerr
+	}
+	password, ok := b["password"].(string)
+	if !ok || password == "" || len(password) > longestPassword || strings.ContainsFunc(password, unicode.IsControl) {
+		return nil, rest.BadRequest("password must be a text of 1 to %d characters, all of them printable", longestPassword)
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return call.NoContent(), s.engine.SetControllerPassword(ctx, n.UUID, password, c.User)
 }
 
 // resetNetwork answers when the node's agent has been asked.

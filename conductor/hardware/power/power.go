@@ -89,6 +89,11 @@ type RowTeller interface {
 	Rows() []string
 }
 
+// PasswordDriver is a Driver that can set the password of the account that it uses.
+type PasswordDriver interface {
+	SetPassword(ctx context.Context, password string) error
+}
+
 // RowsOf are the rows of a driver; nil if it has none.
 func RowsOf(d Driver) []string {
 	if t, ok := d.(RowTeller); ok {

@@ -68,6 +68,8 @@ var (
 	_ power.Driver      = (*Driver)(nil)
 	_ power.MediaDriver = (*Driver)(nil)
 	_ power.RowTeller   = (*Driver)(nil)
+
+	_ power.PasswordDriver = (*Driver)(nil)
 )
 
 // Key is the controller's address.

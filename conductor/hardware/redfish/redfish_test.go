@@ -146,6 +146,10 @@ var rows = map[string]struct {
 			}
 			return nil
 		}},
+	"dell-account-slots": {personality: "dell-idrac9", behaviour: service.AccountSlots,
+		do: func(ctx context.Context, d *Driver) error {
+			return d.SetPassword(ctx, "canary-password-2")
+		}},
 	"hpe-gen9-boot-mode": {personality: "hpe-gen9", behaviour: service.NoBootMode,
 		do: func(ctx context.Context, d *Driver) error {
 			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})

@@ -27,8 +27,10 @@ type Process struct {
 	URL    string // http://HOST:PORT of its REST API
 	Agents string // HOST:PORT of its listener for agents
 	Dir    string // its data directory
-	PID    int
+	PID    int    // of the newest
 	Log    *Output
+
+	args []string
 
 	described described.Server // its answers to Ask are held against what it says of itself
 }
@@ -62,11 +64,18 @@ func Start(t testing.TB, addr string, set ...string) *Process {
 	for _, kv := range set {
 		args = append(args, "--set", kv)
 	}
-	cmd := exec.Command(made.Program(t, "ingotd"), args...)
+	p.args = args
+	p.run()
+	p.described.URL = p.URL
+	return p
+}
+
+func (p *Process) run() {
+	cmd := exec.Command(made.Program(p.t, "ingotd"), p.args...)
 	cmd.Stdout, cmd.Stderr = p.Log, p.Log
-	Run(t, cmd, p.Log)
+	Run(p.t, cmd, p.Log)
 	p.PID = cmd.Process.Pid
-	Wait(t, "ingotd answers", func() bool {
+	Wait(p.t, "ingotd answers", func() bool {
 		resp, err := http.Get(p.URL + "/")
 		if err != nil {
 			return false
@@ -74,8 +83,21 @@ func Start(t testing.TB, addr string, set ...string) *Process {
 		resp.Body.Close()
 		return resp.StatusCode == 200
 	})
-	p.described.URL = p.URL
-	return p
+}
+
+// Kill ends the process with SIGKILL, and Again starts another with its data.
+func (p *Process) Kill() {
+	p.t.Helper()
+	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
+		p.t.Fatal(err)
+	}
+	Wait(p.t, "ingotd has ended", func() bool { return syscall.Kill(p.PID, 0) != nil })
+}
+
+// Again is described at Kill.
+func (p *Process) Again() {
+	p.t.Helper()
+	p.run()
 }
 
 // Run starts a program that the test ends, by its own number.

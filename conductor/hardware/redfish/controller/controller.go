@@ -61,6 +61,9 @@ type facts struct {
 // Host is the host of the service, with port if there is one.
 func (c *Controller) Host() string { return c.access.Base.Host }
 
+// User is the name of the account.
+func (c *Controller) User() string { return c.access.User }
+
 // client is gofish for one call.
 func (c *Controller) client(ctx context.Context) (*gofish.APIClient, error) {
 	select {

@@ -44,6 +44,8 @@ const (
 	RestartByOffOn Behaviour = "a forced restart hangs: turn off, wait, turn on"
 	// FutureBoot changes and reads the boot settings at the resource that the system names for its settings.
 	FutureBoot Behaviour = "the boot settings are at the resource of the system's settings"
+	// WholeAccount sends name, role and state of an account with its password.
+	WholeAccount Behaviour = "accounts are slots, written as a whole: send name, role and state with a password"
 	// CloseConnections uses each connection for one request.
 	CloseConnections Behaviour = "connections end after each answer: use a new one each time"
 	// PollTask reads tasks themselves, not their monitors.
@@ -83,6 +85,8 @@ var Table = []Row{
 	{Name: "idrac9-virtual-cd", Vendor: "dell", From: "2", Before: "6", Does: MediaByImport,
 		Source: "ironic and sushy: set_virtual_boot_device of iDRAC before 6.00; iDRAC10 counts from 1",
 		Test:   test + "idrac9-virtual-cd"},
+	{Name: "dell-account-slots", Vendor: "dell", Does: WholeAccount,
+		Source: "nv-redfish; ironcore-dev/metal-operator", Test: test + "dell-account-slots"},
 	{Name: "idrac10-on-after-off", Vendor: "dell", From: "1", Before: "2", Does: RetryOnAfterOff,
 		Source: "sushy: iDRAC10, firmware counted from 1 again", Test: test + "idrac10-on-after-off"},
 	{Name: "hpe-gen9-boot-mode", Vendor: "hpe", Product: `Gen9\b`, Does: NoBootMode,

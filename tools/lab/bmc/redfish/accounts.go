@@ -27,7 +27,7 @@ func (s *Service) accounts() (n, own int) {
 }
 
 func (s *Service) slots() bool {
-	return s.cfg.Personality.Vendor == "Dell" || s.cfg.Personality.Has(AccountSlots)
+	return s.cfg.Personality.Has(AccountSlots)
 }
 
 // Password is the one that the account has now.
