@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -62,7 +63,8 @@ func services(cfg config.Config, log *slog.Logger) (redfishServices, error) {
 		return redfishServices{}, fmt.Errorf("fetch.allow: %w", err)
 	}
 	guard := dial.New(allow)
-	pool := controller.NewPool(controller.Options{Dial: guard.Dial, Log: log})
+	pool := controller.NewPool(controller.Options{Dial: guard.Dial, Log: log,
+		Sessions: filepath.Join(cfg.DataDir, "redfish-sessions")})
 	return redfishServices{pool, cfg.Redfish.CADir, cfg.Power.CallTimeout, guard.Transport(nil), log}, nil
 }
 

@@ -158,7 +158,7 @@ func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
 // TestKilledDuringVirtualMedia: a conductor that is killed while the machine boots from the image, and while the agent
 // works, goes on where it was; the image is served on, and taken out in the end.
 func TestKilledDuringVirtualMedia(t *testing.T) {
-	s, _ := mediaSite(t, "generic")
+	s, b := mediaSite(t, "generic")
 	s.do("n1", "manage", "manageable", nil)
 	s.do("n1", "inspect", "manageable", nil)
 	s.do("n1", "provide", "available", nil)
@@ -186,5 +186,9 @@ func TestKilledDuringVirtualMedia(t *testing.T) {
 	n, err := s.Node(t.Context(), "n1")
 	if err != nil || n.LastError != "" {
 		t.Errorf("%v, last error %q", err, n.LastError)
+	}
+	s.stop()
+	if n := b.Sessions(); n != 0 {
+		t.Errorf("%d sessions are left", n)
 	}
 }

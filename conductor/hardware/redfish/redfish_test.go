@@ -343,6 +343,46 @@ func TestOneSessionForAll(t *testing.T) {
 	}
 }
 
+// A program that is killed leaves a session, and the next one deletes it: that one only.
+func TestSessionsOfAKilledProgram(t *testing.T) {
+	b := newBench(t, service.Personality{})
+	records := t.TempDir()
+	read := func(pool *controller.Pool) {
+		t.Helper()
+		if _, err := b.open(pool, nil).Power(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read(b.newPool(controller.Options{})) // another program's
+	read(b.newPool(controller.Options{Sessions: records}))
+	files, err := os.ReadDir(records)
+	if err != nil || len(files) != 1 || b.Service.Sessions() != 2 {
+		t.Fatalf("%d records, %d sessions, %v", len(files), b.Service.Sessions(), err)
+	}
+	record, err := os.ReadFile(filepath.Join(records, files[0].Name()))
+	if err != nil || bytes.Contains(record, []byte(kit.Password)) {
+		t.Errorf("the record is %s, %v", record, err)
+	}
+	// Records of what is no session, and of another host, are harmless.
+	for name, what := range map[string]string{
+		"1": strings.Replace(string(record), `"Path":"`, `"Path":"//elsewhere.example`, 1), "2": "{",
+		"3": strings.Replace(string(record), `"Path":"`, `"Path":"/redfish/v1/Systems/1?x=`, 1),
+	} {
+		if err := os.WriteFile(filepath.Join(records, name), []byte(what), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := b.newPool(controller.Options{Sessions: records})
+	read(last)
+	if n := b.Service.Sessions(); n != 2 {
+		t.Errorf("%d sessions, want the other program's and the new one", n)
+	}
+	last.Close(t.Context())
+	if n := b.Service.Sessions(); n != 1 {
+		t.Errorf("%d sessions, want the other program's", n)
+	}
+}
+
 func TestSessions(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

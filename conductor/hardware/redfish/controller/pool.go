@@ -71,13 +71,18 @@ type Options struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Quirks is the table of what controllers do otherwise; nil is quirk.Table.
 	Quirks []quirk.Row
-	Log    *slog.Logger // nil is silent
+	// Sessions is a directory for records of sessions, by which the next pool deletes those that this one leaves if its
+	// program is killed. "" keeps none.
+	Sessions string
+	Log      *slog.Logger // nil is silent
 }
 
 // Pool has the controllers in use. Safe for concurrent use.
 type Pool struct {
 	opt Options
 	out sync.WaitGroup // sessions being deleted
+
+	records records
 
 	mu    sync.Mutex
 	open  map[key]*Controller
@@ -94,7 +99,11 @@ func NewPool(o Options) *Pool {
 	if o.Quirks == nil {
 		o.Quirks = quirk.Table
 	}
-	return &Pool{opt: o, open: map[key]*Controller{}, turns: map[string]*turn{}}
+	p := &Pool{opt: o, open: map[key]*Controller{}, turns: map[string]*turn{}, records: records{dir: o.Sessions}}
+	if err := p.records.read(); err != nil { // then controllers end what is left by themselves
+		o.Log.Warn("read the records of Redfish sessions", "err", err)
+	}
+	return p
 }
 
 // errCertificates means that the CA holds none.

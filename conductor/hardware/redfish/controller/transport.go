@@ -103,7 +103,8 @@ func (c *Controller) exchange(ctx context.Context, r *http.Request, body []byte)
 		switch {
 		case err == nil && a.status == http.StatusUnauthorized && !renewed && (c.token != "" || atRoot):
 			c.log.Debug("the session is gone: logging in again")
-			c.token, c.session, renewed = "", "", true
+			c.forget()
+			renewed = true
 			continue
 		case err == nil && a.status == http.StatusUnauthorized:
 			return nil, errPassword
@@ -170,7 +171,8 @@ func (c *Controller) authorize(ctx context.Context, header http.Header, atRoot b
 		return nil
 	}
 	basic := a.Auth == Basic || atRoot || time.Now().Before(c.basicUntil)
-	if !basic && c.token == "" {
+	fresh := !basic && c.token == ""
+	if fresh {
 		if err := c.logIn(ctx); err != nil {
 			return err
 		}
@@ -179,9 +181,12 @@ func (c *Controller) authorize(ctx context.Context, header http.Header, atRoot b
 	if basic {
 		r := http.Request{Header: header}
 		r.SetBasicAuth(a.User, a.Password)
-		return nil
+	} else {
+		header.Set("X-Auth-Token", c.token)
 	}
-	header.Set("X-Auth-Token", c.token)
+	if fresh {
+		c.endLeft(ctx, header)
+	}
 	return nil
 }
 
@@ -220,6 +225,9 @@ func (c *Controller) logIn(ctx context.Context) error {
 		return refused(fmt.Errorf("%w: status %d", errNoSessions, a.status))
 	}
 	c.token, c.session = a.header.Get("X-Auth-Token"), sessionPath(a)
+	if err := c.pool.records.note(c.made()); err != nil {
+		c.log.Debug("record the session", "err", err)
+	}
 	return nil
 }
 
@@ -251,7 +259,8 @@ func (c *Controller) logOut(ctx context.Context) {
 	for range 2 { // a connection that was idle may be closed by now
 		_, err := c.send(ctx, http.MethodDelete, c.session, http.Header{"X-Auth-Token": {c.token}}, nil)
 		if err == nil {
-			break
+			c.forget()
+			return
 		}
 		c.log.Debug("delete session", "err", err)
 	}
