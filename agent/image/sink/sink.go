@@ -377,10 +377,7 @@ func (s *Sink) Finish(ctx context.Context) error {
 	}
 	s.busy.Enter()
 	defer s.busy.Leave()
-	if err := s.dev.Sync(); err != nil {
-		return Fault(fmt.Errorf("flush %s: %w", s.disk.Name, err))
-	}
-	return nil
+	return s.flush()
 }
 
 // Tail returns the withheld end of the image.

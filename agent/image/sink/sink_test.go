@@ -563,6 +563,59 @@ func TestMakeHolesEnds(t *testing.T) {
 	}
 }
 
+// flushed is a device that counts its flushes, of which the first may fail.
+type flushed struct {
+	disk.Device
+	n    atomic.Int64
+	fail error
+}
+
+func (d *flushed) Sync() error {
+	if d.n.Add(1) == 1 && d.fail != nil {
+		return d.fail
+	}
+	return d.Device.Sync()
+}
+
+// TestFlushesMeanwhile: what has landed is flushed while more is put, and a flush that fails then fails the image, even
+// if the next one would not.
+func TestFlushesMeanwhile(t *testing.T) {
+	for name, fail := range map[string]error{"well": nil, "the first fails": errors.New("no cache")} {
+		t.Run(name, func(t *testing.T) {
+			const size = 256 * mib
+			b := newBench(t, fake.DiskSpec{Size: size}, Options{})
+			d := &flushed{Device: b.dev}
+			s := New(d, b.disk, Options{})
+			if err := s.Begin(t.Context(), content(6, 2*mib)[:mib], size); err != nil {
+				t.Fatal(err)
+			}
+			d.fail = fail
+			d.n.Store(0) // without the old table's removal
+			done, ended := make(chan struct{}), make(chan error, 1)
+			go func() { ended <- s.MakeHoles(t.Context(), done, nil) }()
+			data := disk.Aligned(16 * mib)
+			copy(data, bytes.Repeat([]byte{7}, len(data)))
+			put := func(n int64) {
+				for ; n > 0; n -= int64(len(data)) { // how much was written counts, not where
+					if err := s.Put(t.Context(), 64*mib, data); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			put(flushEvery - 16*mib)
+			if n := d.n.Load(); n != 0 {
+				t.Errorf("%d flushes before there was enough", n)
+			}
+			put(16 * mib)
+			kit.Eventually(t, time.Minute, "a flush", func() bool { return d.n.Load() == 1 })
+			close(done)
+			if err := <-ended; !errors.Is(err, fail) {
+				t.Errorf("MakeHoles = %v, want %v", err, fail)
+			}
+		})
+	}
+}
+
 // stingy is a device that takes less of a write than it was given, and says nothing.
 type stingy struct {
 	disk.Device

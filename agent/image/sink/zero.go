@@ -14,10 +14,15 @@ const (
 	alone = 1 << 30
 )
 
+// flushEvery is after how many bytes the disk is flushed while others put: a disk with a write cache would otherwise
+// keep the last of it, up to some GiB, for the flush that everything waits for.
+const flushEvery = 512 << 20
+
 // MakeHoles makes holes while others put, until done is closed and all holes added before are made. Finish makes
 // missing ones, or all if it is never called. After done it calls made, unless nil, with the number of the image's zero
-// bytes that are zero on the disk, and their total.
+// bytes that are zero on the disk, and their total. While there is no hole to make, it flushes what has landed.
 func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n, of int64)) error {
+	flushed := int64(0)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -41,6 +46,12 @@ func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n,
 			}
 		case last:
 			return nil
+		case s.landed.Load()-flushed >= flushEvery:
+			flushed = s.landed.Load()
+			if err := s.flush(); err != nil {
+				return err
+			}
+			trace.Of(ctx).Spent(trace.Zeros)
 		default:
 			select {
 			case <-ctx.Done():
@@ -50,6 +61,14 @@ func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n,
 			trace.Of(ctx).Spent(trace.Input)
 		}
 	}
+}
+
+// flush makes durable what has landed. A failure is final, even if a later flush does not repeat it.
+func (s *Sink) flush() error {
+	if err := s.dev.Sync(); err != nil {
+		return Fault(fmt.Errorf("flush %s: %w", s.disk.Name, err))
+	}
+	return nil
 }
 
 // hole makes one hole.
