@@ -37,7 +37,10 @@ func TestControllerPassword(t *testing.T) {
 			var d *ingotd.Process
 			var took atomic.Bool
 			b = redfish.Start(t, redfish.Personality(t, c.personality), func(cfg *service.Config) {
-				cfg.AfterPassword = func() {
+				cfg.Done = func(method, path string) {
+					if method != http.MethodPatch || !strings.Contains(path, "/Accounts/") {
+						return
+					}
 					switch c.kill {
 					case "unanswered":
 						d.Kill()

@@ -90,8 +90,8 @@ func TestKilledDuringFirmware(t *testing.T) {
 	})
 	b := redfish.Start(t, redfish.Personality(t, "generic"), func(c *service.Config) {
 		c.Took, c.Down = 100*time.Millisecond, 4*time.Second
-		c.AfterUpdate = func() {
-			if first {
+		c.Done = func(_, path string) {
+			if first && strings.HasSuffix(path, ".SimpleUpdate") {
 				first = false
 				close(taken)
 				<-answer

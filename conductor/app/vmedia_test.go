@@ -8,7 +8,10 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -20,14 +23,20 @@ import (
 // unless another boot interface is named.
 func mediaSite(t *testing.T, personality string, boot ...string) (*site, *service.Service) {
 	t.Helper()
+	return mediaSiteWith(t, service.Config{Personality: redfish.Personality(t, personality)},
+		interfaceOf(personality, append(boot, "redfish-virtual-media")[0]), driverOf(personality))
+}
+
+func mediaSiteWith(t *testing.T, cfg service.Config, boot, driver string) (*site, *service.Service) {
+	t.Helper()
+	cfg.User, cfg.Password, cfg.HTTPBoot = "admin", redfish.Password, true
 	s := newSite(t)
 	s.set = []string{"fetch.allow=127.0.0.0/8", fmt.Sprintf("netboot.https_port=%d", freePort(t))}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := service.Start(ln, s.bmc, service.Config{User: "admin", Password: redfish.Password,
-		Personality: redfish.Personality(t, personality), HTTPBoot: true})
+	b, err := service.Start(ln, s.bmc, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +46,8 @@ func mediaSite(t *testing.T, personality string, boot ...string) (*site, *servic
 		}
 	})
 	s.start()
-	if _, err := s.CreateNode(t.Context(), client.NewNode{Name: "n1", Driver: driverOf(personality),
-		BootIf: interfaceOf(personality, append(boot, "redfish-virtual-media")[0]), DriverInfo: map[string]any{
+	if _, err := s.CreateNode(t.Context(), client.NewNode{Name: "n1", Driver: driver, BootIf: boot,
+		DriverInfo: map[string]any{
 			"redfish_address": b.URL(), "redfish_username": "admin", "redfish_password": redfish.Password,
 			"redfish_verify_ca": string(b.CertificatePEM())}}); err != nil {
 		t.Fatal(err)
@@ -182,6 +191,61 @@ func TestKilledDuringVirtualMedia(t *testing.T) {
 	s.noMedium("after deployment")
 	if boots, _ := s.machine.seen(); len(boots) != 4 || s.machine.runs("write_image") != 1 {
 		t.Errorf("boots %v, the image was written %d times", boots, s.machine.runs("write_image"))
+	}
+	n, err := s.Node(t.Context(), "n1")
+	if err != nil || n.LastError != "" {
+		t.Errorf("%v, last error %q", err, n.LastError)
+	}
+	s.stop()
+	if n := b.Sessions(); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+// TestKilledAtEachRequest: a conductor that is killed when the controller has carried out what it was asked, and has not
+// answered, goes on: after the image was put in, the boot device set, the machine turned on, and the image taken out.
+func TestKilledAtEachRequest(t *testing.T) {
+	var armed atomic.Bool
+	moments := []string{"POST .InsertMedia", "PATCH /Systems/", "POST .Reset", "POST .EjectMedia"}
+	at, answer := make(chan string), make(chan struct{})
+	var mu sync.Mutex // over moments
+	s, b := mediaSiteWith(t, service.Config{Personality: redfish.Personality(t, "generic"),
+		Done: func(method, path string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if !armed.Load() || len(moments) == 0 {
+				return
+			}
+			if want, part, _ := strings.Cut(moments[0], " "); method != want || !strings.Contains(path, part) {
+				return
+			}
+			at <- moments[0]
+			moments = moments[1:]
+			<-answer
+		}}, "redfish-virtual-media", "redfish")
+	s.do("n1", "manage", "manageable", nil)
+	s.do("n1", "inspect", "manageable", nil)
+	s.do("n1", "provide", "available", nil)
+	s.image()
+	armed.Store(true)
+	if err := s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		select {
+		case <-at:
+		case <-time.After(3 * time.Minute):
+			mu.Lock()
+			t.Fatalf("never asked for %v", moments)
+		}
+		s.kill()
+		answer <- struct{}{}
+		s.start()
+	}
+	s.wait("n1", "active")
+	s.noMedium("after deployment")
+	if n := s.machine.runs("write_image"); n != 1 {
+		t.Errorf("the image was written %d times", n)
 	}
 	n, err := s.Node(t.Context(), "n1")
 	if err != nil || n.LastError != "" {

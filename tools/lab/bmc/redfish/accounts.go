@@ -92,8 +92,5 @@ func (s *Service) patchAccount(path string, body object) *odata.Problem {
 	s.cfg.Password = password
 	clear(s.sessions) // as controllers do: sessions of the old one end
 	s.mu.Unlock()
-	if s.cfg.AfterPassword != nil {
-		s.cfg.AfterPassword()
-	}
 	return nil
 }

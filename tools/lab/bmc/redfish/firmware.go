@@ -50,9 +50,6 @@ func (s *Service) simpleUpdate(w http.ResponseWriter, body object) *odata.Proble
 		panic(err) // it was JSON
 	}
 	id, problem := s.firmware.Simple(body, string(raw))
-	if problem == nil && s.cfg.AfterUpdate != nil {
-		s.cfg.AfterUpdate()
-	}
 	if problem == nil {
 		s.tasks.Accepted(w, id)
 	}

@@ -74,11 +74,9 @@ type Config struct {
 	POST time.Duration
 	// Took is how long a stage of work in the background takes, Down how long a restart of the controller does.
 	Took, Down time.Duration
-	// AfterPassword is called when a password was changed and the answer is not sent yet; nil does nothing.
-	AfterPassword func()
-	// AfterUpdate is called when a firmware update was taken and the answer is not sent yet; nil does nothing.
-	AfterUpdate func()
-	Log         *slog.Logger
+	// Done is called when a request was carried out and its answer is not sent yet; nil does nothing.
+	Done func(method, path string)
+	Log  *slog.Logger
 }
 
 // Service is a running service.
@@ -315,6 +313,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.turnOver()
 	if problem := s.answer(w, r); problem != nil {
 		problem.Write(w)
+	} else if s.cfg.Done != nil {
+		s.cfg.Done(r.Method, r.URL.Path)
 	}
 	if r.Method == http.MethodPost {
 		s.turnOver()
