@@ -202,8 +202,8 @@ func TestKilledDuringVirtualMedia(t *testing.T) {
 	}
 }
 
-// TestKilledAtEachRequest: a conductor that is killed when the controller has carried out what it was asked, and has not
-// answered, goes on: after the image was put in, the boot device set, the machine turned on, and the image taken out.
+// TestKilledAtEachRequest: a conductor killed after the controller has carried out a request, before the answer,
+// goes on: after the image was put in, the boot device set, the machine turned on, and the image taken out.
 func TestKilledAtEachRequest(t *testing.T) {
 	var armed atomic.Bool
 	moments := []string{"POST .InsertMedia", "PATCH /Systems/", "POST .Reset", "POST .EjectMedia"}

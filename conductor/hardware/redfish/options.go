@@ -23,7 +23,6 @@ var Properties = []power.Property{
 	{Name: "redfish_system_id", Description: "path of the machine; default is the only one there is"},
 	{Name: "redfish_username", Description: "user name"},
 	{Name: "redfish_password", Description: "password"},
-	{Name: "redfish_new_password", Description: "a password that is being set, until it is proven; made by the conductor"},
 	{Name: "redfish_auth_type", Description: "basic, session or auto (default)"},
 	{Name: "redfish_verify_ca",
 		Description: "true (default), false, a file in the configured folder, or certificates in PEM"},
