@@ -28,6 +28,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/sessions"
 )
 
 // Kinds of authentication. Auto makes sessions, and uses Basic where there are none.
@@ -82,7 +83,7 @@ type Pool struct {
 	opt Options
 	out sync.WaitGroup // sessions being deleted
 
-	records records
+	records *sessions.Records
 
 	mu    sync.Mutex
 	open  map[key]*Controller
@@ -99,11 +100,11 @@ func NewPool(o Options) *Pool {
 	if o.Quirks == nil {
 		o.Quirks = quirk.Table
 	}
-	p := &Pool{opt: o, open: map[key]*Controller{}, turns: map[string]*turn{}, records: records{dir: o.Sessions}}
-	if err := p.records.read(); err != nil { // then controllers end what is left by themselves
+	records, err := sessions.Open(o.Sessions)
+	if err != nil { // then controllers end what is left by themselves
 		o.Log.Warn("read the records of Redfish sessions", "err", err)
 	}
-	return p
+	return &Pool{opt: o, open: map[key]*Controller{}, turns: map[string]*turn{}, records: records}
 }
 
 // errCertificates means that the CA holds none.

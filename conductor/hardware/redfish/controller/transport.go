@@ -225,7 +225,7 @@ func (c *Controller) logIn(ctx context.Context) error {
 		return refused(fmt.Errorf("%w: status %d", errNoSessions, a.status))
 	}
 	c.token, c.session = a.header.Get("X-Auth-Token"), sessionPath(a)
-	if err := c.pool.records.note(c.made()); err != nil {
+	if err := c.pool.records.Note(c.own()); err != nil {
 		c.log.Debug("record the session", "err", err)
 	}
 	return nil
