@@ -19,6 +19,7 @@ import (
 
 // Memory of a decoder besides Limits.Window: zstd 2 MiB, gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB.
 // Each is one stream. With more than two cores zstd has goroutines of its own; the others are decoded by the reader's.
+// Files of several frames of zstd or blocks of xz are decoded by several goroutines, where there is memory for that.
 
 // decompressors has every detected compression. An entry returns the decoded stream, and a function that frees the
 // decoder, if necessary.
@@ -275,16 +276,22 @@ func (g *gzipReader) next() error {
 }
 
 // openXZ starts a decoder for one or more streams, with padding between and after them as the format allows. Its
-// checksums (CRC32, CRC64, SHA-256) and its index are verified.
-//
-//nolint:unparam a row of the table of decoders
-func openXZ(r io.Reader, _ []byte, l Limits) (io.Reader, func(), error) {
-	d, err := xz.NewReader(bufio.NewReaderSize(r, 128<<10), uint32(min(l.Window, math.MaxUint32)))
+// checksums (CRC32, CRC64, SHA-256) and its index are verified. The second decoder of tables (no head) has no memory
+// for several blocks.
+func openXZ(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
+	if severalBlocks(head, l) {
+		d, end := newXZBlocks(r, l)
+		return d, end, nil
+	}
+	d, err := xz.NewReader(bufio.NewReaderSize(r, 128<<10), xzWindow(l))
 	if err != nil {
 		return nil, nil, err
 	}
 	return d, nil, nil
 }
+
+// xzWindow returns the largest dictionary that is accepted.
+func xzWindow(l Limits) uint32 { return uint32(min(l.Window, math.MaxUint32)) }
 
 // bzip2Reader gives data after the last stream an error of its own.
 type bzip2Reader struct {

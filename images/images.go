@@ -79,7 +79,9 @@ type Input struct {
 type Limits struct {
 	Size   int64  // of the disk; 0: none
 	Window uint64 // of a decoder, in bytes; 0: DefaultWindow
-	Memory int64  // bytes for parts of a stream that are unpacked at once, beside Window; 0: one part after the other
+	// Memory is bytes for parts of a stream that are unpacked at once, beside Window. With 0, frames of zstd are
+	// unpacked one after the other, and blocks of xz as far as half of Window allows.
+	Memory int64
 }
 
 // DefaultWindow is how far back compressed data may refer: enough for "zstd -19" and "--long=25", and "xz -8". It

@@ -214,10 +214,15 @@ func TestRefusalDoesNotWait(t *testing.T) {
 	noise := make([]byte, 6<<20)
 	rand.NewChaCha8([32]byte{5}).Read(noise)
 	copy(noise, "no image")
-	for name, c := range map[string]struct{ each, memory int }{
-		"pipeline": {len(noise), 0}, "frames": {1 << 20, 32 << 20},
+	for name, c := range map[string]struct {
+		packed []byte
+		memory int
+	}{
+		"pipeline": {frames(t, noise, len(noise), false, true), 0},
+		"frames":   {frames(t, noise, 1<<20, false, true), 32 << 20},
+		"blocks":   {packXZ(t, noise, "-T2", "-0"), 0},
 	} {
-		packed := frames(t, noise, c.each, false, true)
+		packed := c.packed
 		stopped := make(chan struct{})
 		slow := io.MultiReader(bytes.NewReader(packed[:peekSize+300<<10]), waiting(stopped))
 		refused := make(chan error, 1)

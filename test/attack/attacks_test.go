@@ -62,7 +62,7 @@ var attacks = []struct {
 	{"redirects to other schemes, loops; credentials for another host", []string{outsideWorld},
 		"agent/fetch.TestRedirects conductor/guard/dial.TestTransport"},
 	{"hostile images: backing and data files, json:, VMDK, L2 loops, bombs", []string{outsideWorld},
-		"images/qcow2.TestHostile images/qcow2.TestMemoryLimit images/qcow2.FuzzOpen images.TestOpenRefuses images.TestBombs images.FuzzOpen images/vhd.TestRefusals images/vhd.FuzzOpen"},
+		"images/qcow2.TestHostile images/qcow2.TestMemoryLimit images/qcow2.FuzzOpen images.TestOpenRefuses images.TestBombs images.TestLyingSizes images.FuzzOpen images/vhd.TestRefusals images/vhd.FuzzOpen"},
 	{"no digest, MD5, SHA-1", []string{owner, lessee},
 		"test/attack.TestImpossibleDeploymentsAreRefused conductor/engine.TestRefusals"},
 	{"iPXE words in parameters and URLs", []string{stranger, owner},
