@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -247,7 +248,7 @@ func (s *Server) collect(ss *session) {
 }
 
 func (s *Server) keepBundle(ss *session, b *agentv1.LogBundle) {
-	if err := s.saveBundle(ss.id.node, b.TarGz); err != nil {
+	if err := s.saveBundle(ss.ctx, ss.id.node, b.TarGz); err != nil {
 		ss.log.Error("keep the agent's logs", "err", err)
 	}
 	select {
@@ -256,8 +257,9 @@ func (s *Server) keepBundle(ss *session, b *agentv1.LogBundle) {
 	}
 }
 
-// saveBundle writes a log bundle into the data directory and removes the oldest beyond limit.LogBundles.
-func (s *Server) saveBundle(nodeUUID string, data []byte) error {
+// saveBundle writes a log bundle into the data directory and removes the oldest beyond limit.LogBundles,
+// and once a day those of deleted nodes.
+func (s *Server) saveBundle(ctx context.Context, nodeUUID string, data []byte) error {
 	s.bundle.Lock()
 	defer s.bundle.Unlock()
 	dir := s.bundleDir(nodeUUID)
@@ -278,6 +280,40 @@ func (s *Server) saveBundle(nodeUUID string, data []byte) error {
 		if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove old logs: %w", err)
 		}
+	}
+	if now := s.now(); now.Sub(s.swept).Abs() >= 24*time.Hour {
+		s.swept = now
+		return s.sweepBundles(ctx, now)
+	}
+	return nil
+}
+
+// sweepBundles removes the bundles of nodes that are deleted, and whose last one is older than limit.LogBundleTime:
+// until then they may explain why the node was deleted.
+func (s *Server) sweepBundles(ctx context.Context, now time.Time) error {
+	folders, err := os.ReadDir(s.bundleDir(""))
+	if err != nil {
+		return fmt.Errorf("list logs: %w", err)
+	}
+	for _, f := range folders {
+		info, err := f.Info()
+		if err != nil || !f.IsDir() || now.Sub(info.ModTime()) < limit.LogBundleTime {
+			continue
+		}
+		if id, err := uuid.Parse(f.Name()); err != nil || id.String() != f.Name() {
+			continue // not made here
+		}
+		_, err = s.store.Node(ctx, f.Name())
+		switch {
+		case err == nil:
+			continue
+		case !s.cfg.NotFound(err):
+			return fmt.Errorf("remove logs of deleted nodes: %w", err)
+		}
+		if err := os.RemoveAll(s.bundleDir(f.Name())); err != nil {
+			return fmt.Errorf("remove logs of a deleted node: %w", err)
+		}
+		s.log.Info("logs of a deleted node removed", "node", f.Name())
 	}
 	return nil
 }

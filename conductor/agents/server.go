@@ -97,6 +97,7 @@ type Server struct {
 	logs          journal
 	swarms        *swarm.Registry // nil: agents are not introduced to each other
 	bundle        sync.Mutex      // one bundle is written at a time
+	swept         time.Time       // when bundles of deleted nodes were looked for; guarded by bundle
 
 	discovering sync.Mutex
 	discoveries budget // guarded by discovering

@@ -733,6 +733,61 @@ func TestLogsAndBundles(t *testing.T) {
 	}
 }
 
+// Logs of a deleted node are there for a month, and then not for ever. What is no folder of a node's stays.
+func TestLogsOfDeletedNodesAreRemoved(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("")
+	folder := func(name string, age time.Duration) string {
+		t.Helper()
+		dir := filepath.Join(r.dir, "logs", name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "20260101T000000.000000.tar.gz"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at := r.now().Add(-age)
+		if err := os.Chtimes(dir, at, at); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	const day = 24 * time.Hour
+	other, _ := r.boot("")
+	deleted := folder("0f2c9d4e-1111-4222-8333-444455556666", 31*day)
+	kept := []string{folder(other.UUID, 400*day), folder("0f2c9d4e-1111-4222-8333-444455556667", 29*day),
+		folder("mine", 400*day)}
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stream, _, closeConn, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn()
+	bundle := func() {
+		t.Helper()
+		if err := stream.Send(&agentv1.AgentMessage{Body: &agentv1.AgentMessage_Event{Event: &agentv1.Event{
+			Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: []byte("archive")}}}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func(dir string) bool {
+		_, err := os.Stat(dir)
+		return err == nil
+	}
+	bundle()
+	wait(t, "the logs of a deleted node are removed", func() bool { return !is(deleted) })
+	for _, dir := range append(kept, filepath.Join(r.dir, "logs", n.UUID)) {
+		if !is(dir) {
+			t.Errorf("%s was removed, too", dir)
+		}
+	}
+	r.clock.Add(int64(2 * day))
+	bundle()
+	wait(t, "the other deleted node's are removed when they are a month old", func() bool { return !is(kept[1]) })
+}
+
 func TestPower(t *testing.T) {
 	r := newRig(t)
 	n, a := r.boot("")

@@ -373,6 +373,7 @@ func keep(h config.History) store.Keep {
 	return store.Keep{
 		Requests: store.Kept{PerNode: h.RequestsPerNode, Total: h.RequestsTotal, Age: h.RequestsAge},
 		Reports:  store.Kept{PerNode: h.ReportsPerNode, Total: h.ReportsTotal, Age: h.ReportsAge},
+		Erasures: store.Kept{PerNode: limit.KeptErasures, Age: h.ErasuresAge},
 	}
 }
 

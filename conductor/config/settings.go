@@ -112,8 +112,8 @@ func (c *Config) sections() []section {
 		}},
 		{"Limits", "What is beyond a limit is closed, or answered with 503 and Retry-After. The page on limits has the " +
 			"limits that can't be set, too.", limitSettings(&c.Limits)},
-		{"History", "How much of the past is kept. Requests of people and reports of machines and of the conductor are " +
-			"counted separately: neither displaces the other.", historySettings(&c.History)},
+		{"History", "How much of the past is kept. Requests of people and other reports " +
+			"are counted separately.", historySettings(&c.History)},
 	}
 }
 
@@ -306,6 +306,8 @@ func historySettings(h *History) []setting {
 		{"history.reports_per_node", &h.ReportsPerNode, 1000, least, "Reports kept for each node."},
 		{"history.reports_total", &h.ReportsTotal, 500_000, least, "Reports kept for all nodes."},
 		{"history.reports_age", &h.ReportsAge, 180 * day, hours(1), "Age at which reports are removed."},
+		{"history.erasures_age", &h.ErasuresAge, 3650 * day, hours(24),
+			"Age at which reports of erased disks are removed."},
 	}
 }
 

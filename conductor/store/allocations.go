@@ -32,7 +32,7 @@ type Candidate struct {
 func (s *Store) Allocate(ctx context.Context, uuid string,
 	choose func(a *node.Allocation, from []Candidate) (nodeUUID, why string)) (*node.Allocation, error) {
 	return writing(ctx, s, func(tx *txn) (*node.Allocation, error) {
-		return s.Allocations().update(ctx, tx, uuid, func(a *node.Allocation) error {
+		a, err := s.Allocations().update(ctx, tx, uuid, func(a *node.Allocation) error {
 			if a.State != node.AllocationAllocating {
 				return nil
 			}
@@ -60,6 +60,10 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 			}
 			return err
 		})
+		if err == nil && a.State == node.AllocationError {
+			err = s.trimAllocations(ctx, tx)
+		}
+		return a, err
 	})
 }
 
@@ -221,11 +225,14 @@ func sameTraits(v any, traits []string) bool {
 	return ok && slices.EqualFunc(list, traits, func(a any, b string) bool { return a == b })
 }
 
+// withoutNode finds the allocations that wait for a node or got none.
+const withoutNode = resourceColumns + `WHERE kind = ? AND node_uuid IS NULL ORDER BY seq`
+
 // Allocating returns the UUIDs of the allocations that wait for a node, in the order they were made.
 func (s *Store) Allocating(ctx context.Context) ([]string, error) {
 	table := s.Allocations()
 	all, err := list(ctx, s.r, "list allocations", table.scan,
-		resourceColumns+`WHERE kind = ? AND node_uuid IS NULL ORDER BY seq`, table.kind)
+		withoutNode, table.kind)
 	if err != nil {
 		return nil, err
 	}

@@ -2,17 +2,24 @@ package store
 
 import (
 	"context"
+	"math/rand/v2"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 )
 
-// KeepErasure keeps the signed report of an erased disk. One that is there already stays as it is.
+// KeepErasure keeps the signed report of an erased disk, as long as Options.Keep says. One that is there already stays
+// as it is.
 func (s *Store) KeepErasure(ctx context.Context, k erasure.Kept) error {
 	return s.write(ctx, func(tx *txn) error {
-		return tx.exec("write erasure",
+		id := strings.ToLower(k.NodeUUID)
+		err := tx.exec("write erasure",
 			`INSERT INTO erasures (id, node_uuid, at, doc) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
-			k.ID, strings.ToLower(k.NodeUUID), micros(k.At), k.Document)
+			k.ID, id, micros(k.At), k.Document)
+		if keep := s.kept.Erasures.PerNode; err == nil && keep > 0 && rand.N(64) == 0 { // as in trimHistory
+			err = trim(tx, "erasures", id, keep)
+		}
+		return err
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -84,14 +83,17 @@ func (s *Store) storeNotes(tx *txn) error {
 			return err
 		}
 	}
-	const now = 1024 // and then, since looking for what to remove costs more than the writing
-	if id/now != last/now {
-		if err := tx.exec("trim events", `DELETE FROM events WHERE id <= ?`, id-limit.KeptEvents); err != nil {
-			return err
-		}
-		return s.trimLog(tx, id/(64*now) != last/(64*now))
+	every := s.room.every
+	if id/every == last/every {
+		return nil
 	}
-	return nil
+	if err := tx.exec("trim events", `DELETE FROM events WHERE id <= ?`, id-s.room.events); err != nil {
+		return err
+	}
+	if err := s.trimErasures(tx); err != nil {
+		return err
+	}
+	return s.trimLog(tx, id/(64*every) != last/(64*every))
 }
 
 // endNotes is called after the transaction was committed, or not.

@@ -1,15 +1,20 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Keep bounds the stored past: requests of users, and reports of machines and the conductor. Neither pushes out the
-// other.
+// Keep bounds the stored past: requests of users, and reports of machines and the conductor, neither of which pushes
+// out the other; and the signed reports of erased disks, which have no Total: a node's evidence does not make room for
+// that of others.
 type Keep struct {
-	Requests, Reports Kept
+	Requests, Reports, Erasures Kept
 }
 
 // Kept bounds one kind of lines. Older ones make room for newer ones. A zero does not bound them.
@@ -17,6 +22,13 @@ type Kept struct {
 	PerNode int
 	Total   int // of all nodes, those deleted included
 	Age     time.Duration
+}
+
+// room bounds what no setting does, as conductor/guard/limit does; tests have less.
+type room struct {
+	marks, allocations int   // of a node; failed ones of all projects
+	events             int64 // the newest
+	every              int64 // events, after which what is too much is looked for: that costs more than the writing
 }
 
 // of returns the bounds of requests, or of the rest.
@@ -63,6 +75,37 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 		if err := tx.exec("trim log",
 			`DELETE FROM history WHERE seq IN (SELECT seq FROM history WHERE asked = ? ORDER BY +seq LIMIT ?)`,
 			bit(asked), have-k.Total); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trimErasures removes reports of erased disks that are too old. It looks at the first rows only, which were written
+// first, so that the rest of a table with many large rows is not read.
+func (s *Store) trimErasures(tx *txn) error {
+	const atOnce = 1024
+	if s.kept.Erasures.Age == 0 {
+		return nil
+	}
+	return tx.exec("trim erasures", `DELETE FROM erasures WHERE seq < (SELECT MIN(seq) FROM erasures) + ? AND at < ?`,
+		atOnce, micros(s.now().Add(-s.kept.Erasures.Age)))
+}
+
+// trimAllocations removes the oldest allocations that got no node, beyond those that are kept. Their users delete them
+// as a rule; those who don't would make the table grow with each attempt, and each look for waiting ones longer.
+func (s *Store) trimAllocations(ctx context.Context, tx *txn) error {
+	if rand.N(64) != 0 {
+		return nil
+	}
+	table := s.Allocations()
+	all, err := list(ctx, tx, "list allocations", table.scan, withoutNode, table.kind)
+	if err != nil {
+		return err
+	}
+	failed := slices.DeleteFunc(all, func(a *node.Allocation) bool { return a.State != node.AllocationError })
+	for _, a := range failed[:max(0, len(failed)-s.room.allocations)] {
+		if err := table.delete(ctx, tx, a.UUID); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -157,6 +158,34 @@ func TestNewest(t *testing.T) {
 		if at, err := s.Newest(t.Context()); err != nil || !at.Equal(now) {
 			t.Errorf("after a %s the newest time is %v, %v, want %v", c.name, at, err, now)
 		}
+	}
+}
+
+// A node's reports of erased disks do not push out those of others, and the newest stay.
+func TestReportsOfErasedDisksAreBounded(t *testing.T) {
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Keep: Keep{Erasures: Kept{PerNode: 5}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	keep := func(id, node string) {
+		t.Helper()
+		if err := s.KeepErasure(t.Context(),
+			erasure.Kept{ID: id, NodeUUID: node, At: s.now(), Document: []byte(id)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep("alone", "other")
+	for i := range 1500 {
+		keep(fmt.Sprint("report ", i), "one")
+	}
+	kept, err := s.Erasures(t.Context(), "one")
+	// they are counted now and then, one time in 64
+	if err != nil || len(kept) < 5 || len(kept) > 1000 || kept[0].ID != "report 1499" {
+		t.Errorf("%d reports are left, want few more than 5, and the newest: %v", len(kept), err)
+	}
+	if kept, err := s.Erasures(t.Context(), "other"); err != nil || len(kept) != 1 {
+		t.Errorf("%d reports of another node are left, want 1: %v", len(kept), err)
 	}
 }
 

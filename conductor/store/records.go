@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
-	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -123,7 +122,7 @@ func (s *Store) addMark(tx *txn, m node.Mark) error {
 	if err != nil || rand.N(64) != 0 { // counting them costs more than the writing
 		return err
 	}
-	return trim(tx, "marks", id, limit.KeptMarks)
+	return trim(tx, "marks", id, s.room.marks)
 }
 
 // Marks returns a node's time line in the order in which it was recorded, whatever the clock showed: of one job, or all

@@ -33,6 +33,7 @@ import (
 
 	"github.com/pressly/goose/v3"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store/prepared"
 	"github.com/ingot-metal/ingot/conductor/store/seal"
@@ -75,6 +76,7 @@ type Store struct {
 	log    *slog.Logger
 	now    func() time.Time
 	kept   Keep
+	room   room
 
 	fresh []written // nodes of the transaction under way; the leader's alone
 
@@ -167,7 +169,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone),
 		now: func() time.Time { return now().UTC().Truncate(time.Microsecond) }, stop: make(chan struct{}),
-		fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}, kept: o.Keep}
+		fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}, kept: o.Keep,
+		room: room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents, every: 1024}}
 	s.queue.idle.L = &s.queue.mu
 	if s.w, err = openDB(dsn(path, true), s.fault.notice); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

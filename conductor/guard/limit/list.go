@@ -50,11 +50,12 @@ const (
 	EnrollTime    = 30 * time.Second // for the request of an enrolment to arrive and be answered
 	AgentMessage  = 16 << 20         // the largest message is a log bundle
 	StepResult    = 1 << 20
-	Inventory     = 8 << 20 // the result of an inspection has what links and disks say of themselves
-	NextSteps     = 64      // steps that one step requests
-	LogLines      = 1000    // of a node, in memory
-	LogLine       = 4096    // bytes of one message or attribute
-	LogBundles    = 10      // of a node, on disk
+	Inventory     = 8 << 20             // the result of an inspection has what links and disks say of themselves
+	NextSteps     = 64                  // steps that one step requests
+	LogLines      = 1000                // of a node, in memory
+	LogLine       = 4096                // bytes of one message or attribute
+	LogBundles    = 10                  // of a node, on disk
+	LogBundleTime = 30 * 24 * time.Hour // from the last one until all of a deleted node are removed
 )
 
 // Jobs of a node.
@@ -135,6 +136,8 @@ const (
 
 // What the store keeps.
 const (
-	KeptMarks  = 5000    // points of a node's time lines
-	KeptEvents = 100_000 // events for readers who come back
+	KeptMarks       = 5000    // points of a node's time lines
+	KeptEvents      = 100_000 // events for readers who come back
+	KeptErasures    = 10_000  // reports of erased disks of a node
+	KeptAllocations = 1000    // that got no node
 )
