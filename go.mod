@@ -11,6 +11,7 @@ require (
 	github.com/google/uuid v1.6.0 // UUIDs
 	github.com/hanwen/go-fuse/v2 v2.12.1 // the file system under the paced disk of the bench
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae // DHCP packets, server and client
+	github.com/jackc/pgx/v5 v5.12.0 // PostgreSQL, for the store
 	github.com/jaypipes/ghw v0.26.0 // inventory of CPUs and memory, maker and BIOS
 	github.com/klauspost/compress v1.20.3 // zstd and gzip
 	github.com/mikelolasagasti/xz v1.0.1 // unpacks images in xz: half again as fast as ulikunitz/xz, with a bound for its memory
@@ -51,6 +52,9 @@ require (
 	github.com/fatih/color v1.15.0 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/jaypipes/pcidb v1.1.1 // indirect
 	github.com/josharian/native v1.1.0 // indirect
 	github.com/klauspost/cpuid/v2 v2.0.12 // indirect

@@ -64,6 +64,7 @@ group() {
 		need minisign "signs published images"
 		need openssl "makes keys and signatures like cosign's"
 		need docker-registry "an OCI registry to publish to"
+		need postgresql "a database server of the store's tests"
 		need dnsmasq-base "a DHCP server that is not ours"
 		;;
 	bench)

@@ -86,8 +86,17 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return rest.Fault(http.StatusServiceUnavailable, "The request took too long or was given up; try again.")
 	}
+	if errors.Is(err, store.ErrText) {
+		return rest.BadRequest("%s", "A text holds the character U+0000, which the server's database can't keep: leave it out.")
+	}
+	if errors.Is(err, store.ErrAway) || s.store.Away() != nil {
+		e := rest.Fault(http.StatusServiceUnavailable,
+			"The server can't reach its database, and nothing was changed. Try again.")
+		e.RetryAfter = 5 * time.Second
+		return e
+	}
 	if s.store.Fault() != nil {
-		s.log.Debug("a request failed on a damaged database", "method", c.Request.Method, "path", c.Request.URL.Path,
+		s.log.Debug("a request failed on a database that is lost or damaged", "method", c.Request.Method, "path", c.Request.URL.Path,
 			"request", id, "err", err)
 		return rest.Fault(http.StatusServiceUnavailable, "%s", own.Damaged)
 	}

@@ -66,6 +66,7 @@ type storage interface {
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
 	Reading(ctx context.Context, nodeUUID string) (node.Reading, error)
 	Fault() error
+	Away() error
 	tables
 }
 

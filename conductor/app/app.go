@@ -37,6 +37,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
 )
 
 // lockWait is how long the API waits for a node that something else is done to: as long as Ironic tries.
@@ -99,6 +100,13 @@ func quoted(a slog.Attr) slog.Attr {
 	return a
 }
 
+// storeOptions says where the configuration has the data.
+func storeOptions(cfg config.Config) (store.Options, error) {
+	password, err := postgres.ReadPassword(cfg.Store.PasswordFile)
+	return store.Options{Dir: cfg.DataDir, URL: cfg.Store.Server(), Password: password, Key: cfg.Store.Bytes(),
+		Ephemeral: cfg.Store.Ephemeral}, err
+}
+
 // serve starts the parts in order and stops them in the reverse one.
 func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
 	if os.Getenv("GOGC") == "" {
@@ -115,10 +123,15 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		log.Warn("few files may be open at once: raise the limit (LimitNOFILE= of the service, or ulimit -Hn)", "limit",
 			files, "wanted", shortage.MostFiles, "err", err)
 	}
-	st, err := store.Open(ctx,
-		store.Options{Full: func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }, Dir: cfg.DataDir,
-			Key: cfg.Store.Bytes(), Log: log, Alone: true, Keep: keep(cfg.History), Ephemeral: cfg.Store.Ephemeral,
-			NewInstallation: cfg.NewInstallation})
+	o, err := storeOptions(cfg)
+	if err != nil {
+		return err
+	}
+	o.Log, o.Alone, o.Keep, o.NewInstallation = log, true, keep(cfg.History), cfg.NewInstallation
+	if o.URL == "" { // else it is another machine's disk
+		o.Full = func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }
+	}
+	st, err := store.Open(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -140,6 +140,10 @@ func backUp(ctx context.Context, args, environ []string, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
+	if cfg.Store.Server() != "" {
+		return errors.New(
+			"the nodes are in PostgreSQL (store.url): back that up with its own tools, such as pg_dump, and keep a copy of the data directory beside it")
+	}
 	dir := cfg.DataDir
 	if err := backup.Write(ctx, dir, file, cfg.Store.Bytes(), *withKey); err != nil {
 		return fmt.Errorf("back up %s: %w", dir, err)
@@ -182,6 +186,10 @@ func restore(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	cfg, err := at.settings(environ)
 	if err != nil {
 		return err
+	}
+	if cfg.Store.Server() != "" {
+		return errors.New(
+			"the nodes are in PostgreSQL (store.url): restore them with its own tools, such as pg_restore, and the data directory from its copy")
 	}
 	dir, to := cfg.DataDir, backup.Target{Dir: cfg.DataDir, Key: key, Own: cfg.Store.Bytes()}
 	release, err := lockDir(dir)

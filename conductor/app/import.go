@@ -58,7 +58,11 @@ func importNodes(ctx context.Context, args, environ []string, stdout, stderr io.
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	st, err := store.Open(ctx, store.Options{Dir: dir, Key: cfg.Store.Bytes(), Ephemeral: cfg.Store.Ephemeral})
+	o, err := storeOptions(cfg)
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,9 @@ func rotation(what, has string, args, environ []string, stderr io.Writer, flags 
 	if err != nil {
 		return err
 	}
+	if has == store.DatabaseFile && cfg.Store.Server() != "" {
+		has = store.InstallationFile
+	}
 	switch _, err := os.Stat(filepath.Join(cfg.DataDir, has)); {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf(
@@ -88,7 +91,11 @@ func rotateKey(ctx context.Context, args, environ []string, stdout, stderr io.Wr
 				return fmt.Errorf("keep the old key: %w", err)
 			}
 		}
-		if err := store.RotateKey(ctx, cfg.DataDir, key, to); err != nil {
+		o, err := storeOptions(cfg)
+		if err != nil {
+			return err
+		}
+		if err := store.RotateKey(ctx, o, to); err != nil {
 			return err
 		}
 		if key != nil {

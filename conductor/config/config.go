@@ -75,8 +75,33 @@ type SignOfLife struct {
 
 // Store is how the data is kept.
 type Store struct {
-	Ephemeral bool   `yaml:"ephemeral"`
-	Key       Secret `yaml:"key"`
+	URL          string `yaml:"url"`
+	PasswordFile string `yaml:"password_file"`
+	Ephemeral    bool   `yaml:"ephemeral"`
+	Key          Secret `yaml:"key"`
+}
+
+// Server is the address of the PostgreSQL database; "" for SQLite.
+func (s Store) Server() string {
+	if s.URL == "sqlite:" {
+		return ""
+	}
+	return s.URL
+}
+
+// faultyURL says what is wrong with the address of the database, without showing it: it may hold a password.
+func (s Store) faultyURL() string {
+	if s.Server() == "" {
+		return ""
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return "is neither sqlite: nor the address of a PostgreSQL database, postgres://USER@HOST:PORT/DATABASE"
+	}
+	if _, ok := u.User.Password(); ok || u.Query().Has("password") {
+		return "must not hold the password: put it into a file and name that in store.password_file, or into the environment (PGPASSWORD)"
+	}
+	return ""
 }
 
 // Bytes are the key's; nil when there is none.
@@ -303,6 +328,9 @@ func (c Config) checkAPI() []check {
 	const noServer = "%q is not an address such as https://keystone.example:5000"
 	return []check{
 		{!filepath.IsAbs(c.DataDir), "data_dir", fmt.Sprintf("%q is not an absolute path", c.DataDir)},
+		{c.Store.faultyURL() != "", "store.url", c.Store.faultyURL()},
+		{c.Store.Server() == "" && c.Store.PasswordFile != "", "store.password_file",
+			"is for PostgreSQL: name the database in store.url"},
 		{c.Store.Key != "" && len(c.Store.Bytes()) != 32, "store.key",
 			"is not 32 bytes in base64: make one with head -c 32 /dev/urandom | base64, or leave it empty to have a key file made"},
 		{err == nil && !loopback(host) && a.Auth == "none" && !a.InsecureListen, "api.listen", fmt.Sprintf(

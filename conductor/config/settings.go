@@ -31,17 +31,21 @@ func (c *Config) sections() []section {
 	return []section{
 		{"General", "", []setting{
 			{"data_dir", &c.DataDir, "/var/lib/ingot", nil,
-				"Folder of the database, the CA and its key, and collected logs. Only ingotd's user should be able to read it."},
+				"Folder of database, CA and its key, and collected logs. Only ingotd's user should be able to read it."},
 			{"hostname", &c.Hostname, nil, nil,
 				"Name of this conductor in the API and in histories. Empty: the host name of the machine."},
 			{"log_level", &c.LogLevel, "info", oneOf{"debug", "info", "warn", "error"}, "Least severity that is logged."},
 			{"log_format", &c.LogFormat, "text", oneOf{"text", "json"}, "Format of the log."},
 		}},
 		{"Store", "", []setting{
+			{"store.url", &c.Store.URL, "sqlite:", nil,
+				"Database: `sqlite:`, in the data directory, or `postgres://USER@HOST:PORT/DATABASE`, without a password."},
+			{"store.password_file", &c.Store.PasswordFile, nil, nil,
+				"File with its password."},
 			{"store.ephemeral", &c.Store.Ephemeral, nil, nil,
-				"Start with an empty database whenever none exists, as where another system (Metal3) knows all nodes and enrols them again. Otherwise ingotd refuses to start when a data directory in use has lost its database."},
+				"Start with an empty database whenever none exists, as where another system (Metal3) enrols all nodes again. Otherwise ingotd refuses to start without its database."},
 			{"store.key", &c.Store.Key, nil, nil,
-				"Key that encrypts secrets in the database: 32 bytes in base64, best given by the environment (INGOT_STORE_KEY). Empty: the file `key` in the data directory, which is made at the first start."},
+				"Key that encrypts secrets in the database: 32 bytes in base64, best given by the environment (INGOT_STORE_KEY). Empty: the file `key` in the data directory, made at the first start."},
 		}},
 		{"API", "", apiSettings(&c.API)},
 		{"Agents", "", []setting{

@@ -299,7 +299,7 @@ func (s *Store) listNodes(ctx context.Context, tail string, args []any) ([]*node
 	era := s.cache.now()
 	// One snapshot of the database for all of it: otherwise a filter would let nodes through that changed between two
 	// queries.
-	tx, err := s.r.BeginTx(ctx, nil)
+	tx, err := s.r.BeginTx(ctx, s.d.snapshot)
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}

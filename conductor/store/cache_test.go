@@ -245,6 +245,13 @@ func TestCacheTogether(t *testing.T) {
 	}
 }
 
+// TestCacheTogetherOnServer is the same on PostgreSQL, as ingotd uses it.
+func TestCacheTogetherOnServer(t *testing.T) {
+	o := store.ServerOptions(t)
+	o.Alone = true
+	cacheTogether(t, openOptions(t, o))
+}
+
 func cacheTogether(t *testing.T, s *store.Store) {
 	n := &node.Node{Name: "n", Driver: "x", Extra: map[string]any{"n": 0.0}}
 	if err := s.CreateNode(t.Context(), n); err != nil {

@@ -71,9 +71,12 @@ func TestRunbooksGetTraits(t *testing.T) {
 }
 
 // TestHistoryDescribesTheNode: a line has the states that its writer saw, or else those that are stored with it.
-func TestHistoryDescribesTheNode(t *testing.T) {
+func TestHistoryDescribesTheNode(t *testing.T) { Engines(t, testHistoryDescribesTheNode) }
+
+func testHistoryDescribesTheNode(t *testing.T, o Options) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now }})
+	o.Now = func() time.Time { return now }
+	s, err := Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,10 @@ import (
 )
 
 // TestErasures: reports are kept once, newest first, and outlive their node.
-func TestErasures(t *testing.T) {
-	s := openTemp(t, t.TempDir())
+func TestErasures(t *testing.T) { Engines(t, testErasures) }
+
+func testErasures(t *testing.T, o Options) {
+	s := openTest(t, o)
 	ctx := t.Context()
 	n := &node.Node{UUID: "6ba7b810-9dad-11d1-80b4-00c04fd430c8", Driver: "fake-hardware", Provision: node.Enroll}
 	if err := s.CreateNode(ctx, n); err != nil {

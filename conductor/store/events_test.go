@@ -30,9 +30,10 @@ func types(events []node.Event) string {
 	return strings.Join(names, " ")
 }
 
-func TestEvents(t *testing.T) {
-	dir := t.TempDir()
-	s := openTemp(t, dir)
+func TestEvents(t *testing.T) { Engines(t, testEvents) }
+
+func testEvents(t *testing.T, o Options) {
+	s := openTest(t, o)
 	var mu sync.Mutex
 	var heard []node.Event
 	if last := s.Announce(func(e []node.Event) { mu.Lock(); heard = append(heard, e...); mu.Unlock() }); last != 0 {
@@ -140,7 +141,7 @@ func TestEvents(t *testing.T) {
 	}
 
 	check(s.Close())
-	again := openTemp(t, dir)
+	again := openTest(t, o)
 	if last := again.Announce(func([]node.Event) {}); last != int64(len(stored)) {
 		t.Errorf("after a restart the last event is %d, want %d", last, len(stored))
 	}
@@ -154,8 +155,10 @@ func TestEvents(t *testing.T) {
 func last(e []node.Event) int64 { return e[len(e)-1].ID }
 
 // Many writers at once: events come in the order of their IDs, without holes, those of refused changes left out.
-func TestEventsOfManyWriters(t *testing.T) {
-	s := openTemp(t, t.TempDir())
+func TestEventsOfManyWriters(t *testing.T) { Engines(t, testEventsOfManyWriters) }
+
+func testEventsOfManyWriters(t *testing.T, o Options) {
+	s := openTest(t, o)
 	var heard []node.Event // of the one writer
 	s.Announce(func(e []node.Event) { heard = append(heard, e...) })
 	n := &node.Node{Driver: "fake-hardware"}
@@ -196,8 +199,10 @@ func TestEventsOfManyWriters(t *testing.T) {
 	}
 }
 
-func TestEventsAreTrimmed(t *testing.T) {
-	s := openTemp(t, t.TempDir())
+func TestEventsAreTrimmed(t *testing.T) { Engines(t, testEventsAreTrimmed) }
+
+func testEventsAreTrimmed(t *testing.T, o Options) {
+	s := openTest(t, o)
 	const newest = (limit.KeptEvents/1024+1)*1024 - 1 // the next one has the old ones looked for
 	if _, err := s.w.Exec(`INSERT INTO events (id, at, type, doc) VALUES (1, 1, 'old', '{}'), (?, 1, 'new', '{}')`,
 		newest); err != nil {
@@ -212,9 +217,11 @@ func TestEventsAreTrimmed(t *testing.T) {
 	}
 }
 
-func TestLog(t *testing.T) {
+func TestLog(t *testing.T) { Engines(t, testLog) }
+
+func testLog(t *testing.T, o Options) {
 	ctx := context.Background()
-	s := openTemp(t, t.TempDir())
+	s := openTest(t, o)
 	var ids []string
 	for i, name := range []string{"one", "two"} {
 		n := &node.Node{Name: name, Driver: "fake-hardware", Owner: "owner-" + name, Lessee: []string{"p1", "p2"}[i]}

@@ -11,9 +11,11 @@ import (
 
 // TestExpected: whatever writes to a resource is refused when the resource is not as expected, and then nothing is
 // changed.
-func TestExpected(t *testing.T) {
+func TestExpected(t *testing.T) { store.Engines(t, testExpected) }
+
+func testExpected(t *testing.T, o store.Options) {
 	ctx := t.Context()
-	s := open(t, t.TempDir())
+	s := openOptions(t, o)
 	n := &node.Node{Name: "n", Driver: "x"}
 	if err := s.CreateNode(ctx, n); err != nil {
 		t.Fatal(err)
@@ -146,9 +148,11 @@ func both[T any](ctx context.Context,
 }
 
 // TestExpectedUntilOwnChange: what a request writes elsewhere first does not end the comparison.
-func TestExpectedUntilOwnChange(t *testing.T) {
+func TestExpectedUntilOwnChange(t *testing.T) { store.Engines(t, testExpectedUntilOwnChange) }
+
+func testExpectedUntilOwnChange(t *testing.T, o store.Options) {
 	ctx := t.Context()
-	s := open(t, t.TempDir())
+	s := openOptions(t, o)
 	n := &node.Node{Name: "n", Driver: "x"}
 	ch := &node.Chassis{}
 	if err := errors.Join(s.CreateNode(ctx, n), s.Chassis().Create(ctx, ch)); err != nil {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
+
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
@@ -18,6 +20,17 @@ import (
 // writes on top of damage damage more; undamaged pages are still read.
 var ErrDamaged = errors.New("the database is damaged, nothing is written any more")
 
+// ErrLost means that the store can't go on: its database belongs to another ingotd now, or it is not known what became
+// of a change. From then on nothing is written.
+var ErrLost = errors.New("the database is lost to this ingotd, which writes nothing any more")
+
+// ErrAway means that the database's server can't be reached, and nothing was written. Writes are taken again when it is
+// back.
+var ErrAway = postgres.ErrAway
+
+// ErrText means that a text has the character U+0000, which PostgreSQL can't keep.
+var ErrText = postgres.ErrText
+
 // ErrFull means that the database's file system is full. Nothing was written; the next write is tried again.
 var ErrFull = errors.New("the file system of the database is full")
 
@@ -25,7 +38,8 @@ var ErrFull = errors.New("the file system of the database is full")
 type fault struct {
 	file    string
 	log     *slog.Logger
-	full    func()      // may be nil
+	full    func() // may be nil
+	d       *dialect
 	serving atomic.Bool // Open is done: before, its caller gets the fault
 	once    sync.Once
 	err     atomic.Pointer[error]
@@ -33,19 +47,30 @@ type fault struct {
 }
 
 func (f *fault) notice(err error) {
-	if pageError(err) {
+	if f.d.damaged(err) {
 		f.damage(err)
 	}
-	if f.full != nil && full(err) {
+	if f.full != nil && f.d.full(err) {
 		f.full()
 	}
 }
 
 func (f *fault) damage(err error) {
+	f.end(fmt.Errorf("%w: %w", ErrDamaged, err),
+		"a page of the database is damaged: nothing is written and no machine is acted on any more; stop ingotd, look at the disk, and restore a backup (ingotd restore)")
+}
+
+func (f *fault) lose(err error) {
+	f.end(fmt.Errorf("%w: %w", ErrLost, err),
+		"the database is lost: nothing is written and no machine is acted on any more; see whether another ingotd uses it, and start this one again")
+}
+
+// end makes the store write nothing any more.
+func (f *fault) end(err error, text string) {
 	f.once.Do(func() {
 		f.err.Store(&err)
 		if f.serving.Load() {
-			f.log.Error("a page of the database is damaged: nothing is written and no machine is acted on any more; stop ingotd, look at the disk, and restore a backup (ingotd restore)", "file", f.file, "err", err)
+			f.log.Error(text, "database", f.file, "err", err)
 		}
 		close(f.found)
 	})
@@ -58,10 +83,10 @@ func (s *Store) broken(err error) error {
 	return fmt.Errorf("%w: %w", ErrDamaged, err)
 }
 
-// Fault is why the store writes no more, an error that is ErrDamaged; nil while it is well.
+// Fault is why the store writes no more, an error that is ErrDamaged or ErrLost; nil while it is well.
 func (s *Store) Fault() error {
 	if err := s.fault.err.Load(); err != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, *err)
+		return *err
 	}
 	return nil
 }
@@ -87,8 +112,8 @@ func pageError(err error) bool {
 	}, code)
 }
 
-// full reports whether an error says that the disk is full. The journal's index is a file of its own.
-func full(err error) bool {
+// sqliteFull reports whether an error says that the disk is full. The journal's index is a file of its own.
+func sqliteFull(err error) bool {
 	code := resultCode(err)
 	return code&0xff == sqlite3.SQLITE_FULL || code == sqlite3.SQLITE_IOERR_SHMSIZE
 }

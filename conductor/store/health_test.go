@@ -9,8 +9,10 @@ import (
 )
 
 // The newest reading of a node is kept without a change of the node, and goes with it.
-func TestReadings(t *testing.T) {
-	s := openTemp(t, t.TempDir())
+func TestReadings(t *testing.T) { Engines(t, testReadings) }
+
+func testReadings(t *testing.T, o Options) {
+	s := openTest(t, o)
 	ctx := t.Context()
 	n := &node.Node{UUID: "6ba7b810-9dad-11d1-80b4-00c04fd430c8", Driver: "redfish", Provision: node.Enroll}
 	if err := s.CreateNode(ctx, n); err != nil {

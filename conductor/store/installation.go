@@ -32,6 +32,8 @@ type UnusableError struct {
 	Err  error  // may be nil
 	// Other is a sentence with what to do before a restore; may be empty.
 	Other string
+	// Server says that it is in PostgreSQL, and File its name.
+	Server bool
 }
 
 func (e *UnusableError) Error() string { return e.What() + ". " + e.Remedy() }
@@ -48,10 +50,22 @@ func (e *UnusableError) What() string {
 // Remedy says what helps.
 func (e *UnusableError) Remedy() string {
 	text := `"ingotd restore BACKUP" puts a backup in its place and moves what is there aside; "ingotd --new-installation" moves it aside and starts without any node`
+	if e.Server {
+		text = "Restore it with PostgreSQL's own tools, or name another database in store.url"
+	}
 	if e.Other != "" {
 		text = e.Other + ". " + text
 	}
 	return text
+}
+
+// unusable gives an UnusableError the remedies of its kind of database.
+func (o Options) unusable(err error) error {
+	var u *UnusableError
+	if o.URL != "" && errors.As(err, &u) {
+		u.Server = true
+	}
+	return err
 }
 
 func (e *UnusableError) Unwrap() error { return e.Err }
@@ -175,7 +189,7 @@ func Check(ctx context.Context, dir string, key []byte) (err error) {
 	case have > want:
 		return newer(path, have, want)
 	case have == 0 && here != nil:
-		return emptied(path)
+		return emptied(path, dir)
 	case have == 0:
 		return nil
 	}
@@ -208,7 +222,7 @@ func Check(ctx context.Context, dir string, key []byte) (err error) {
 	if err != nil || stored == nil && here == nil {
 		return err
 	}
-	return matches(path, stored, here, sealer)
+	return matches(path, dir, stored, here, sealer)
 }
 
 // installationSchema is the first that says whose the database is.
@@ -232,10 +246,10 @@ func schemas(ctx context.Context, db queryer) (have, want int64, err error) {
 	return have, want, err
 }
 
-func emptied(path string) error {
+func emptied(path, dir string) error {
 	return &UnusableError{
 		File: path, Why: fmt.Sprintf("has no tables, though %s shows that this installation had some",
-			filepath.Join(filepath.Dir(path), InstallationFile))}
+			filepath.Join(dir, InstallationFile))}
 }
 
 func newer(path string, have, want int64) error {
@@ -259,8 +273,8 @@ func otherKey(path string) error {
 }
 
 // matches compares the installation in the database with that in the directory; one of them may be nil.
-func matches(path string, stored, here *installation, s *seal.Sealer) error {
-	beside := filepath.Join(filepath.Dir(path), InstallationFile)
+func matches(path, dir string, stored, here *installation, s *seal.Sealer) error {
+	beside := filepath.Join(dir, InstallationFile)
 	switch {
 	case stored == nil:
 		return &UnusableError{
@@ -279,8 +293,7 @@ func matches(path string, stored, here *installation, s *seal.Sealer) error {
 
 // belong makes sure that database, data directory and key are of the same installation, and makes one of a directory
 // that is new. fresh says that the database has been made just now.
-func (s *Store) belong(ctx context.Context, o Options, fresh bool) error {
-	path := filepath.Join(o.Dir, DatabaseFile)
+func (s *Store) belong(ctx context.Context, o Options, path string, fresh bool) error {
 	here, err := readInstallation(o.Dir)
 	if err != nil {
 		return err
@@ -290,7 +303,7 @@ func (s *Store) belong(ctx context.Context, o Options, fresh bool) error {
 		return err
 	}
 	if !fresh && (stored != nil || here != nil) {
-		if err := matches(path, stored, here, s.sealer); err != nil {
+		if err := matches(path, o.Dir, stored, here, s.sealer); err != nil {
 			return err
 		}
 	}

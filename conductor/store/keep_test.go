@@ -11,15 +11,14 @@ import (
 )
 
 // What people asked for stays, however much machines report; each kind has its own number and age.
-func TestRequestsOutliveReports(t *testing.T) {
+func TestRequestsOutliveReports(t *testing.T) { Engines(t, testRequestsOutliveReports) }
+
+func testRequestsOutliveReports(t *testing.T, o Options) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now },
-		Keep: Keep{Requests: Kept{PerNode: 20, Total: 1000, Age: 1000 * time.Hour},
-			Reports: Kept{PerNode: 10, Total: 30, Age: 10 * time.Hour}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	o.Now = func() time.Time { return now }
+	o.Keep = Keep{Requests: Kept{PerNode: 20, Total: 1000, Age: 1000 * time.Hour},
+		Reports: Kept{PerNode: 10, Total: 30, Age: 10 * time.Hour}}
+	s := openTest(t, o)
 	n := &node.Node{Driver: "x", Name: "n"}
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
@@ -130,13 +129,12 @@ func TestOlderLinesOfPeopleAreRequests(t *testing.T) {
 }
 
 // The newest time on record may be that of a request, a report or an event.
-func TestNewest(t *testing.T) {
+func TestNewest(t *testing.T) { Engines(t, testNewest) }
+
+func testNewest(t *testing.T, o Options) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	o.Now = func() time.Time { return now }
+	s := openTest(t, o)
 	n := &node.Node{Driver: "x", Name: "n"}
 	for _, c := range []struct {
 		name string
@@ -190,14 +188,13 @@ func TestReportsOfErasedDisksAreBounded(t *testing.T) {
 }
 
 // Of too many lines those go that were written first, also when the clock was set back since.
-func TestLogIsTrimmedInOrder(t *testing.T) {
+func TestLogIsTrimmedInOrder(t *testing.T) { Engines(t, testLogIsTrimmedInOrder) }
+
+func testLogIsTrimmedInOrder(t *testing.T, o Options) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	s, err := Open(t.Context(),
-		Options{Dir: t.TempDir(), Now: func() time.Time { return now }, Keep: Keep{Reports: Kept{Total: 3}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	o.Now = func() time.Time { return now }
+	o.Keep = Keep{Reports: Kept{Total: 3}}
+	s := openTest(t, o)
 	n := &node.Node{Driver: "x", Name: "n"}
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)

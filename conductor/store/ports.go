@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,11 +34,30 @@ func PortSortKeys() []string {
 	return slices.AppendSeq(keys, maps.Keys(portDocKeys))
 }
 
-// portDocKeys are the sort keys that have no column of their own: ports are rarely sorted by them.
-var portDocKeys = map[string]string{
-	"available_for_dynamic_portgroup": "doc ->> '$.NoDynamicPortgroup' IS NOT TRUE", // false is left out of documents
-	"category":                        "doc ->> '$.Category'", "description": "doc ->> '$.Description'",
-	"is_smartnic": "doc ->> '$.IsSmartNIC'", "vendor": "doc ->> '$.Vendor'",
+// portDocKeys are the sort keys that have no column of their own: ports are rarely sorted by them. Flags are true where
+// the member of the document is, but for the first, which is its opposite.
+var portDocKeys = map[string]struct {
+	member string
+	flag   bool
+	order  string // of a flag: what it is subtracted from
+}{
+	"available_for_dynamic_portgroup": {"NoDynamicPortgroup", true, "1 - "},
+	"category":                        {member: "Category"},
+	"description":                     {member: "Description"},
+	"is_smartnic":                     {"IsSmartNIC", true, ""},
+	"vendor":                          {member: "Vendor"},
+}
+
+// portOrder is the expression that a list of ports is sorted by.
+func (s *Store) portOrder(key string) string {
+	k, ok := portDocKeys[key]
+	switch {
+	case !ok:
+		return sortColumn("p", key)
+	case k.flag:
+		return k.order + s.d.flag(k.member)
+	}
+	return s.d.member(k.member)
 }
 
 func scanPort(scan scanner) (*node.Port, error) {
@@ -172,7 +190,7 @@ func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 		w.add("p.node_uuid IN (SELECT uuid FROM nodes WHERE owner = ? OR lessee = ?)", *q.Project, *q.Project)
 	}
 	if q.DescriptionContains != nil {
-		w.add(`INSTR(LOWER(COALESCE(p.doc ->> '$.Description', '')), LOWER(?)) > 0`, *q.DescriptionContains)
+		w.add(s.d.find+"(LOWER("+s.d.member("Description")+"), ?) > 0", lowerASCII(*q.DescriptionContains))
 	}
 	var owners where
 	in(&owners, "shard", q.Shards)
@@ -180,7 +198,7 @@ func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 	if len(owners.conds) > 0 {
 		w.add("p.node_uuid IN (SELECT uuid FROM nodes"+owners.sql()+")", owners.args...)
 	}
-	tail := w.page("ports", "p", cmp.Or(portDocKeys[q.Sort], q.Sort), q.Desc, marker, q.Limit)
+	tail := w.page("ports p", "p", s.portOrder(q.Sort), q.Desc, marker, q.Limit)
 	return list(ctx, s.r, "list ports", scanPort, `SELECT p.doc FROM ports p`+tail, w.args...)
 }
 

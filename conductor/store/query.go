@@ -123,6 +123,16 @@ func in[T ~string](w *where, column string, vs []T) {
 	}
 }
 
+// lowerASCII does the same as the databases' LOWER.
+func lowerASCII(s string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, s)
+}
+
 // containing is a pattern of LIKE for what has a text in it.
 func containing(s string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(s) + "%"
@@ -146,8 +156,20 @@ func (w *where) sql() string {
 	return " WHERE " + strings.Join(w.conds, " AND ")
 }
 
+// sortColumn is the expression that rows are sorted by for a column; "" is the order they were made.
+func sortColumn(alias, column string) string {
+	switch column {
+	case "":
+		return ""
+	case "name", "instance_uuid": // the only ones that may be NULL
+		return "COALESCE(" + alias + "." + column + ", '')"
+	}
+	return alias + "." + column
+}
+
 // page adds the order, the marker and the limit to w and returns the tail of the statement. The marker row's sort value
-// is looked up in the statement itself, so that pages don't shift when rows before them come and go.
+// is looked up in the statement itself, so that pages don't shift when rows before them come and go. table has alias
+// for its name; sort is an expression of it.
 func (w *where) page(table, alias, sort string, desc bool, marker string, limit int) string {
 	dir, cmp := "ASC", ">"
 	if desc {
@@ -156,14 +178,14 @@ func (w *where) page(table, alias, sort string, desc bool, marker string, limit 
 	key := alias + ".seq"
 	order := key + " " + dir
 	if sort != "" {
-		order = "COALESCE(" + alias + "." + sort + ", '') " + dir + ", " + order
+		order = sort + " " + dir + ", " + order
 	}
 	if marker != "" {
+		of := " FROM " + table + " WHERE " + alias + ".uuid = ?)"
 		if sort == "" {
-			w.add(key+" "+cmp+" (SELECT seq FROM "+table+" WHERE uuid = ?)", marker)
+			w.add(key+" "+cmp+" (SELECT "+key+of, marker)
 		} else {
-			w.add("(COALESCE("+alias+"."+sort+", ''), "+key+") "+cmp+
-				" (SELECT COALESCE("+sort+", ''), seq FROM "+table+" WHERE uuid = ?)", marker)
+			w.add("("+sort+", "+key+") "+cmp+" (SELECT "+sort+", "+key+of, marker)
 		}
 	}
 	tail := w.sql() + " ORDER BY " + order
@@ -200,8 +222,8 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 		w.add("(n.owner = ? OR n.lessee = ?)", *q.Project, *q.Project)
 	}
 	if q.DescriptionContains != nil {
-		w.add(`n.description <> '' AND LOWER(n.description) LIKE LOWER(?) ESCAPE '\'`,
-			containing(*q.DescriptionContains))
+		w.add(`n.description <> '' AND LOWER(n.description) LIKE ? ESCAPE '\'`,
+			containing(lowerASCII(*q.DescriptionContains)))
 	}
 	if q.Provision != nil {
 		w.add("n.provision_state = ?", string(*q.Provision))
@@ -214,7 +236,7 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 	w.flag("n.retired", q.Retired)
 	w.flag("n.busy", q.Busy)
 
-	tail := w.page("nodes", "n", q.Sort, q.Desc, marker, q.Limit)
+	tail := w.page("nodes n", "n", sortColumn("n", q.Sort), q.Desc, marker, q.Limit)
 	return s.listNodes(ctx, tail, w.args)
 }
 

@@ -16,12 +16,13 @@ import (
 // two is the database's is for the database to say.
 const NextKeyFile = "key.next"
 
-// RotateKey seals everything in the database of dir anew, with another key, which no ingotd may be using meanwhile.
+// RotateKey seals everything in the database of o anew, with another key, which no ingotd may be using meanwhile.
 // With a nil key the key file is replaced by one that is made; else the key comes from elsewhere, and to is the new
 // one. Killed at any moment it has happened or has not: the next start, or another RotateKey, goes on with the key that
 // the database has.
-func RotateKey(ctx context.Context, dir string, key, to []byte) (err error) {
-	s, err := Open(ctx, Options{Dir: dir, Key: key})
+func RotateKey(ctx context.Context, o Options, to []byte) (err error) {
+	dir, key := o.Dir, o.Key
+	s, err := Open(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func RotateKey(ctx context.Context, dir string, key, to []byte) (err error) {
 		return fmt.Errorf("seal the database anew: %w", err)
 	}
 	// What was sealed with the old key is still in pages that are free now, and in the journal.
-	if _, err := s.w.ExecContext(ctx, `VACUUM`); err != nil {
+	if err := s.vacuum(ctx); err != nil {
 		return fmt.Errorf(
 			"the database has the new key, but what was sealed with the old one may still be in its file: remove it with another rotation: %w", err)
 	}

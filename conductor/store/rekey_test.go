@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -77,7 +78,7 @@ func TestRotateKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := store.RotateKey(t.Context(), o.Dir, nil, nil); err != nil {
+		if err := store.RotateKey(t.Context(), o, nil); err != nil {
 			t.Fatal(err)
 		}
 		readable(t, o)
@@ -98,7 +99,7 @@ func TestRotateKey(t *testing.T) {
 	given := store.Options{Dir: t.TempDir(), Key: bytes.Repeat([]byte{1}, 32)}
 	secretsIn(t, given)
 	next := bytes.Repeat([]byte{2}, 32)
-	if err := store.RotateKey(t.Context(), given.Dir, given.Key, next); err != nil {
+	if err := store.RotateKey(t.Context(), given, next); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.Open(t.Context(), given); err == nil {
@@ -108,12 +109,32 @@ func TestRotateKey(t *testing.T) {
 	readable(t, given)
 }
 
+// TestRotateKeyOnServer: as with SQLite, by the same files in the data directory.
+func TestRotateKeyOnServer(t *testing.T) {
+	o := store.ServerOptions(t)
+	secretsIn(t, o)
+	old, err := store.ReadKey(filepath.Join(o.Dir, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := store.RotateKey(t.Context(), o, nil); err != nil {
+			t.Fatal(err)
+		}
+		readable(t, o)
+	}
+	o.Key = old
+	if _, err := store.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "does not fit") {
+		t.Errorf("with the old key: %v", err)
+	}
+}
+
 // TestRotationCutShort: whatever a kill left behind, the next start has a key that fits, and a rotation after it works.
 func TestRotationCutShort(t *testing.T) {
 	before, after := t.TempDir(), t.TempDir()
 	secretsIn(t, store.Options{Dir: before})
 	copyFile(t, before, after, "ingot.db", "key", "installation")
-	if err := store.RotateKey(t.Context(), after, nil, nil); err != nil {
+	if err := store.RotateKey(t.Context(), store.Options{Dir: after}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range []struct{ database, key, next string }{
@@ -146,7 +167,7 @@ func TestRotationCutShort(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, store.NextKeyFile)); err == nil {
 				t.Error("the next key was left behind")
 			}
-			if err := store.RotateKey(t.Context(), dir, nil, nil); err != nil {
+			if err := store.RotateKey(t.Context(), store.Options{Dir: dir}, nil); err != nil {
 				t.Error(err)
 			}
 			readable(t, store.Options{Dir: dir})

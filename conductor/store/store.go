@@ -1,4 +1,4 @@
-// Package store keeps nodes, ports, their history and everything else that must survive, in SQLite.
+// Package store keeps nodes, ports, their history and everything else that must survive, in SQLite or PostgreSQL.
 //
 // A call that returns nil has its change on disk: the journal is synchronised before (WAL, synchronous=FULL). Writers
 // queue for one connection, and those that wait together share one transaction and one synchronisation, each in a
@@ -9,8 +9,8 @@
 // arguments) is sealed with AES-256-GCM; the key lies beside the data or comes from the caller. Seals are bound to
 // their node and purpose.
 //
-// SQL here keeps to what SQLite and PostgreSQL have in common (ON CONFLICT, no SQLite functions), with "?" for
-// parameters.
+// SQL here keeps to what SQLite and PostgreSQL have in common (ON CONFLICT, no functions of one of them), with "?" for
+// parameters; dialect has the rest. On PostgreSQL too there is one writer: package postgres keeps others away.
 package store
 
 import (
@@ -35,6 +35,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
 	"github.com/ingot-metal/ingot/conductor/store/prepared"
 	"github.com/ingot-metal/ingot/conductor/store/seal"
 
@@ -47,9 +48,12 @@ var migrations embed.FS
 // Options says where the data is.
 type Options struct {
 	Dir string // made if it is missing, readable by its owner only
-	Key []byte // 32 bytes; nil: the file "key" in Dir, made at the first start
-	Log *slog.Logger
-	Now func() time.Time // nil: time.Now
+	// URL is the address of a PostgreSQL database, postgres://USER@HOST:PORT/DATABASE; "": SQLite, in a file in Dir.
+	// Password is for it; "": what the environment says (PGPASSWORD, PGPASSFILE).
+	URL, Password string
+	Key           []byte // 32 bytes; nil: the file "key" in Dir, made at the first start
+	Log           *slog.Logger
+	Now           func() time.Time // nil: time.Now
 	// Keep says how much of the past is kept.
 	Keep Keep
 	// CacheNodes is how many nodes are kept decoded in memory at most. Zero: 16384; negative: none.
@@ -87,6 +91,12 @@ type Store struct {
 	queue  queue
 	stop   chan struct{}
 	closed sync.Once
+
+	d      *dialect
+	server *postgres.Server // nil: SQLite
+	hold   *postgres.Hold   // nil: SQLite
+	// outcomeTime is how long the fate of a change is looked for whose COMMIT was not answered.
+	outcomeTime time.Duration
 
 	fault     fault
 	checking  sync.WaitGroup // of the database, beside the work
@@ -126,52 +136,18 @@ func (e *ConflictError) Error() string {
 // Open opens the store in o.Dir, making or migrating it as needed. A database that is damaged, lost, newer or of
 // another installation returns an *UnusableError.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	log := cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	now := o.Now
-	if now == nil {
-		now = time.Now
-	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
-	path := filepath.Join(o.Dir, DatabaseFile)
-	if o.NewInstallation {
-		if err := o.beginAnew(ctx); err != nil {
-			return nil, err
-		}
+	if o.URL != "" {
+		return openServer(ctx, o)
 	}
-	if err := o.expectData(path); err != nil {
+	path := filepath.Join(o.Dir, DatabaseFile)
+	if err := o.readyFile(ctx, path); err != nil {
 		return nil, err
 	}
-	if !hasData(path) { // the journal of a lost database is no part of a new one
-		if err := errors.Join(removed(path+"-wal"), removed(path+"-shm")); err != nil {
-			return nil, err
-		}
-	}
-	if o.Alone {
-		switch lost, err := lostBehindDamage(path); {
-		case err != nil:
-			return nil, err
-		case lost > 0:
-			log.Error("the database's journal is damaged: changes at its end are lost. If it was no loss of power, look at the disk, and compare with the last backup and with the machines",
-				"file", path+"-wal", "changes", lost)
-		}
-	}
-	// The file is made here so that other users can never read it, whatever the umask; SQLite gives its WAL the same
-	// mode.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
-	}
-	if err := f.Close(); err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
-	}
-
-	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone),
-		now: func() time.Time { return now().UTC().Truncate(time.Microsecond) }, stop: make(chan struct{}),
-		fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}, kept: o.Keep,
-		room: room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents, every: 1024}}
-	s.queue.idle.L = &s.queue.mu
+	s := newStore(o, &sqliteDialect, path)
+	var err error
 	if s.w, err = openDB(dsn(path, true), s.fault.notice); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -183,10 +159,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.r.SetMaxIdleConns(4)
 	err = s.prepare(ctx, o, path)
 	if err == nil {
-		err = s.openEvents(ctx)
-	}
-	if err == nil {
-		err = s.traitRunbooks(ctx)
+		err = s.ready(ctx)
 	}
 	if err != nil {
 		if pageError(err) {
@@ -196,13 +169,76 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.checking.Wait()
 		return nil, errors.Join(err, s.r.Close(), s.w.Close())
 	}
-	s.fault.serving.Store(true)
 	if o.Alone {
 		if err := reserveJournal(path); err != nil { // it is slower without
-			log.Warn("there is no room for the database's journal", "err", err)
+			s.log.Warn("there is no room for the database's journal", "err", err)
 		}
 	}
 	return s, nil
+}
+
+// newStore makes a store without its connections. database names it in logs.
+func newStore(o Options, d *dialect, database string) *Store {
+	log := cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	now := o.Now
+	if now == nil {
+		now = time.Now
+	}
+	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), d: d,
+		now: func() time.Time { return now().UTC().Truncate(time.Microsecond) }, stop: make(chan struct{}),
+		fault: fault{found: make(chan struct{}), log: log, file: database, full: o.Full, d: d}, kept: o.Keep,
+		room:      room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents, every: 1024},
+		stopCheck: func() {}}
+	s.queue.idle.L = &s.queue.mu
+	return s
+}
+
+// ready reads what the store keeps in memory, when the schema is there.
+func (s *Store) ready(ctx context.Context) error {
+	if err := s.openEvents(ctx); err != nil {
+		return err
+	}
+	if err := s.traitRunbooks(ctx); err != nil {
+		return err
+	}
+	s.fault.serving.Store(true)
+	return nil
+}
+
+// readyFile makes sure that SQLite can open the file at path, as the database of this directory.
+func (o Options) readyFile(ctx context.Context, path string) error {
+	if o.NewInstallation {
+		if err := o.beginAnew(ctx); err != nil {
+			return err
+		}
+	}
+	if err := o.expectData(path); err != nil {
+		return err
+	}
+	if !hasData(path) { // the journal of a lost database is no part of a new one
+		if err := errors.Join(removed(path+"-wal"), removed(path+"-shm")); err != nil {
+			return err
+		}
+	}
+	if o.Alone {
+		switch lost, err := lostBehindDamage(path); {
+		case err != nil:
+			return err
+		case lost > 0 && o.Log != nil:
+			o.Log.Error("the database's journal is damaged: changes at its end are lost. If it was no loss of power, look at the disk, and compare with the last backup and with the machines",
+				"file", path+"-wal", "changes", lost)
+		}
+	}
+	// The file is made here so that other users can never read it, whatever the umask; SQLite gives its WAL the same
+	// mode.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	return nil
 }
 
 func removed(path string) error {
@@ -234,7 +270,7 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 		if err != nil {
 			return err
 		}
-		return emptied(path)
+		return emptied(path, o.Dir)
 	}
 	if have > want {
 		return newer(path, have, want)
@@ -244,9 +280,13 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 			return fmt.Errorf("migrate the database in %s: %w", o.Dir, err)
 		}
 	}
+	return s.identify(ctx, o, path)
+}
 
+// identify makes sure that the database belongs to this installation and its key. path names it.
+func (s *Store) identify(ctx context.Context, o Options, path string) error {
 	var check []byte
-	err = s.w.QueryRowContext(ctx, `SELECT sealed FROM key_check WHERE id = 1`).Scan(&check)
+	err := s.w.QueryRowContext(ctx, `SELECT sealed FROM key_check WHERE id = 1`).Scan(&check)
 	fresh := errors.Is(err, sql.ErrNoRows)
 	if err != nil && !fresh {
 		return fmt.Errorf("read key check: %w", err)
@@ -259,7 +299,7 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 			key, err = ownKey(o.Dir, check)
 		}
 		if err != nil {
-			return unreadable(path, err, fresh)
+			return o.unusable(unreadable(path, err, fresh))
 		}
 	}
 	if s.sealer, err = seal.New(key); err != nil {
@@ -271,9 +311,9 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 			return fmt.Errorf("write key check: %w", err)
 		}
 	} else if _, err := s.sealer.Open(checkPurpose, check); err != nil {
-		return otherKey(path)
+		return o.unusable(otherKey(path))
 	}
-	return s.belong(ctx, o, fresh)
+	return o.unusable(s.belong(ctx, o, path, fresh))
 }
 
 // migrate brings the schema up to date. Foreign keys are off meanwhile: a table is changed by making another one in its
@@ -326,6 +366,8 @@ func dsn(path string, write bool) string {
 }
 
 // Close waits for the writes under way and closes the database.
+//
+//nolint:contextcheck the lock of a server is given up whatever has ended
 func (s *Store) Close() error {
 	var err error
 	s.closed.Do(func() {
@@ -334,6 +376,9 @@ func (s *Store) Close() error {
 		s.stopCheck()
 		s.checking.Wait()
 		err = errors.Join(s.r.Close(), s.w.Close())
+		if s.hold != nil {
+			err = errors.Join(err, s.hold.Close(context.Background()))
+		}
 	})
 	return err
 }

@@ -124,8 +124,10 @@ func TestKey(t *testing.T) {
 	}
 }
 
-func TestWriteStops(t *testing.T) {
-	s := open(t, t.TempDir())
+func TestWriteStops(t *testing.T) { store.Engines(t, testWriteStops) }
+
+func testWriteStops(t *testing.T, o store.Options) {
+	s := openOptions(t, o)
 	n := &node.Node{Driver: "x"}
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)

@@ -15,30 +15,33 @@ import (
 
 // txn is the transaction that the writes of a group share. Those of database/sql start a goroutine each, and one more
 // for each of their queries, to watch a context; this one is never cancelled.
-type txn struct{ c *sql.Conn }
+type txn struct {
+	c   *sql.Conn
+	ctx context.Context // of a server that may never answer; else Background
+}
 
 // Exec runs a statement.
-//
-//nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (t *txn) Exec(query string, args ...any) (sql.Result, error) {
-	return t.c.ExecContext(context.Background(), query, args...)
+	return t.c.ExecContext(t.ctx, query, args...)
 }
 
 // QueryRow runs a query of one row.
-//
-//nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (t *txn) QueryRow(query string, args ...any) *sql.Row {
-	return t.c.QueryRowContext(context.Background(), query, args...)
+	return t.c.QueryRowContext(t.ctx, query, args...)
 }
 
 // QueryContext makes it a queryer.
-func (t *txn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return t.c.QueryContext(context.WithoutCancel(ctx), query, args...)
+//
+//nolint:contextcheck a transaction is for several callers, and ends with none of them
+func (t *txn) QueryContext(_ context.Context, query string, args ...any) (*sql.Rows, error) {
+	return t.c.QueryContext(t.ctx, query, args...)
 }
 
 // QueryRowContext makes it a queryer.
-func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return t.c.QueryRowContext(context.WithoutCancel(ctx), query, args...)
+//
+//nolint:contextcheck a transaction is for several callers, and ends with none of them
+func (t *txn) QueryRowContext(_ context.Context, query string, args ...any) *sql.Row {
+	return t.c.QueryRowContext(t.ctx, query, args...)
 }
 
 // queue is where writes wait for each other. The one that finds no other at work leads: it commits itself, without
@@ -70,7 +73,7 @@ const maxGroup = 64
 // write runs f in a transaction and returns when that is on disk. It is not run at all if ctx ends while it waits its
 // turn.
 func (s *Store) write(ctx context.Context, f func(tx *txn) error) error {
-	if err := errors.Join(ctx.Err(), s.Fault()); err != nil {
+	if err := errors.Join(ctx.Err(), s.Fault(), s.Away()); err != nil {
 		return err
 	}
 	if e := node.ExpectedOf(ctx); e != nil {
@@ -173,11 +176,11 @@ func (s *Store) commit(group []*op) {
 	err := s.transact(group)
 	s.endNotes(err == nil)
 	for _, o := range group {
-		o.err = cmp.Or(o.err, err)
+		o.err = s.cut(cmp.Or(o.err, err))
 		switch {
-		case full(o.err):
+		case s.d.full(o.err):
 			o.err = fmt.Errorf("%w: %w", ErrFull, o.err)
-		case pageError(o.err):
+		case s.d.damaged(o.err):
 			o.err = fmt.Errorf("%w: %w", ErrDamaged, o.err)
 		}
 	}
@@ -188,15 +191,17 @@ var errAlone = errors.New("the write failed")
 
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (s *Store) transact(group []*op) error {
-	ctx := context.Background()
+	ctx, cancel := s.bounded()
+	defer cancel()
 	conn, err := s.w.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("begin transaction: %w", err)
+		return s.failed("begin transaction", err)
 	}
 	defer conn.Close()
-	tx := &txn{conn}
-	if _, err := tx.Exec(`BEGIN IMMEDIATE`); err != nil {
-		return fmt.Errorf("begin transaction: %w", err)
+	tx := &txn{conn, ctx}
+	id, err := s.begin(tx)
+	if err != nil {
+		return s.failed("begin transaction", err)
 	}
 	if err := s.runGroup(tx, group); err != nil {
 		if _, rerr := tx.Exec(`ROLLBACK`); rerr != nil {
@@ -205,12 +210,15 @@ func (s *Store) transact(group []*op) error {
 		return err
 	}
 	s.cache.settling(s.fresh)
-	if _, err := tx.Exec(`COMMIT`); err != nil {
-		s.cache.settled(nil)
+	_, err = tx.Exec(`COMMIT`)
+	if err != nil {
 		if _, rerr := tx.Exec(`ROLLBACK`); rerr != nil { // there may be nothing left to roll back
 			s.dropConn(conn)
 		}
-		return fmt.Errorf("commit: %w", err)
+		if err = s.outcome(id, err); err != nil {
+			s.cache.settled(nil)
+			return fmt.Errorf("commit: %w", err)
+		}
 	}
 	s.cache.settled(s.fresh)
 	clear(s.fresh)

@@ -8,8 +8,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Damaged is the answer to callers while the database is damaged. The log says where the damage is.
-const Damaged = "The server's database is damaged: nothing is changed and no machine is acted on before its administrator has restored it."
+// Damaged is the answer to callers while the database is damaged, or lost to this ingotd. The log says what has
+// happened.
+const Damaged = "The server's database is damaged or taken by another server: nothing is changed and no machine is acted on before its administrator has seen to it."
 
 // getHealth answers those who watch over the conductor, and says no more than they need.
 func (s *Handlers) getHealth(context.Context, *call.Call) (*call.Reply, error) {

@@ -19,6 +19,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/observe/shortage"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
 )
 
 // Status says how something is.
@@ -139,8 +140,11 @@ func checkDir(_ context.Context, p Patient) []Finding {
 
 func checkDatabase(ctx context.Context, p Patient) []Finding {
 	dir := p.Config.DataDir
-	if _, err := os.Stat(dir); err != nil {
+	if _, err := os.Stat(dir); err != nil && p.Config.Store.Server() == "" {
 		return ok("there is none yet")
+	}
+	if p.Config.Store.Server() != "" {
+		return checkServer(ctx, p)
 	}
 	err := store.Check(ctx, dir, p.Config.Store.Bytes())
 	var unusable *store.UnusableError
@@ -151,6 +155,22 @@ func checkDatabase(ctx context.Context, p Patient) []Finding {
 		return finding(Fault, "see what is wrong with the file, its disk or the key", "%v", err)
 	}
 	return ok("every page is good, and it is this installation's")
+}
+
+// checkServer looks at a PostgreSQL database, as a start of ingotd would.
+func checkServer(ctx context.Context, p Patient) []Finding {
+	password, err := postgres.ReadPassword(p.Config.Store.PasswordFile)
+	if err != nil {
+		return finding(Fault, "make the file readable for the conductor's user", "%v", err)
+	}
+	s, err := postgres.Parse(p.Config.Store.Server(), password)
+	if err == nil {
+		err = s.Check(ctx)
+	}
+	if err != nil {
+		return finding(Fault, "ask the administrator of the database", "%v", err)
+	}
+	return ok("%s answers, and can be written to", s)
 }
 
 func checkClock(ctx context.Context, p Patient) []Finding {

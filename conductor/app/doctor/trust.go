@@ -50,13 +50,23 @@ func checkPermissions(_ context.Context, p Patient) []Finding {
 	return out
 }
 
+// used reports whether the data directory belongs to a database.
+func used(p Patient) bool {
+	sign := store.DatabaseFile
+	if p.Config.Store.Server() != "" {
+		sign = store.InstallationFile
+	}
+	_, err := os.Stat(filepath.Join(p.Config.DataDir, sign))
+	return err == nil
+}
+
 // checkKeys looks at the key that the database's secrets are sealed with.
 func checkKeys(_ context.Context, p Patient) []Finding {
 	if p.Config.Store.Key != "" {
 		return ok("the database's key comes from the configuration or the environment")
 	}
 	file := filepath.Join(p.Config.DataDir, store.KeyFile)
-	if _, err := os.Stat(filepath.Join(p.Config.DataDir, store.DatabaseFile)); err != nil {
+	if !used(p) {
 		return ok("there is no database yet; the first start makes a key")
 	}
 	if _, err := store.ReadKey(file); err != nil {
@@ -74,7 +84,7 @@ func checkKeys(_ context.Context, p Patient) []Finding {
 func checkCA(_ context.Context, p Patient) []Finding {
 	ca, err := agents.ReadCA(p.Config.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Stat(filepath.Join(p.Config.DataDir, store.DatabaseFile)); err == nil {
+		if used(p) {
 			return finding(Warning,
 				"restore a backup to keep the CA that running agents and ramdisks know; else the next start makes another", "there is none, though there is a database")
 		}

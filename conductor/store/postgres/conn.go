@@ -1,0 +1,169 @@
+package postgres
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// ErrText means that a text has the character U+0000, which PostgreSQL can't keep.
+var ErrText = errors.New("a text holds the character U+0000, which PostgreSQL can't keep: leave it out")
+
+// connector makes connections that read the store's SQL.
+type connector struct {
+	driver.Connector
+	failed func(error)
+}
+
+// Connect implements driver.Connector.
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	made, err := c.Connector.Connect(ctx)
+	if err != nil {
+		c.failed(err)
+		return nil, err
+	}
+	sc, ok := made.(*stdlib.Conn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("a connection is %T", made), made.Close())
+	}
+	return &Conn{inner: sc, texts: map[string]string{}, failed: c.failed}, nil
+}
+
+// Conn is a connection of a Server. It is used by one goroutine at a time, as database/sql promises. Arguments are
+// those of database/sql's own conversion, so that both engines get the same.
+type Conn struct {
+	inner  *stdlib.Conn
+	texts  map[string]string // statements as PostgreSQL reads them
+	failed func(error)
+}
+
+// maxTexts is how many statements are remembered; lists with filters make ever more of them.
+const maxTexts = 1000
+
+// PGX is the connection below.
+func (c *Conn) PGX() *pgx.Conn { return c.inner.Conn() }
+
+func (c *Conn) tell(err error) error {
+	if err != nil && !errors.Is(err, driver.ErrBadConn) {
+		c.failed(err)
+	}
+	return err
+}
+
+func (c *Conn) text(query string) string {
+	text, ok := c.texts[query]
+	if !ok {
+		if len(c.texts) >= maxTexts {
+			clear(c.texts)
+		}
+		text = numbered(query)
+		c.texts[query] = text
+	}
+	return text
+}
+
+// numbered writes "$1", "$2" for each "?" that is not in quotes. In a standard text a backslash is nothing special.
+func numbered(query string) string {
+	if !strings.Contains(query, "?") {
+		return query
+	}
+	var b strings.Builder
+	n, quote := 0, rune(0)
+	for _, r := range query {
+		switch {
+		case quote != 0:
+			if r == quote { // a doubled one ends the text and begins it again
+				quote = 0
+			}
+		case r == '\'' || r == '"':
+			quote = r
+		case r == '?':
+			n++
+			b.WriteString("$" + strconv.Itoa(n))
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func checkArgs(args []driver.NamedValue) error {
+	for _, a := range args {
+		if s, ok := a.Value.(string); ok && strings.ContainsRune(s, 0) {
+			return ErrText
+		}
+	}
+	return nil
+}
+
+// ExecContext implements driver.ExecerContext.
+func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if err := checkArgs(args); err != nil {
+		return nil, err
+	}
+	res, err := c.inner.ExecContext(ctx, c.text(query), args)
+	return res, c.tell(err)
+}
+
+// QueryContext implements driver.QueryerContext.
+func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := checkArgs(args); err != nil {
+		return nil, err
+	}
+	r, err := c.inner.QueryContext(ctx, c.text(query), args)
+	if err != nil {
+		return nil, c.tell(err)
+	}
+	return &rows{r, c}, nil
+}
+
+// rows tell of their errors.
+type rows struct {
+	driver.Rows
+	conn *Conn
+}
+
+// Next implements driver.Rows.
+func (r *rows) Next(dest []driver.Value) error {
+	err := r.Rows.Next(dest)
+	if err != nil && err != io.EOF { // the value that drivers return
+		return r.conn.tell(err)
+	}
+	return err
+}
+
+// BeginTx implements driver.ConnBeginTx.
+func (c *Conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	tx, err := c.inner.BeginTx(ctx, opts)
+	return tx, c.tell(err)
+}
+
+// PrepareContext implements driver.ConnPrepareContext.
+func (c *Conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	return c.inner.PrepareContext(ctx, c.text(query))
+}
+
+// Prepare implements driver.Conn.
+func (c *Conn) Prepare(query string) (driver.Stmt, error) { return c.inner.Prepare(c.text(query)) }
+
+// Begin implements driver.Conn.
+func (c *Conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
+
+// ResetSession implements driver.SessionResetter.
+func (c *Conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
+
+// IsValid implements driver.Validator.
+func (c *Conn) IsValid() bool { return !c.inner.Conn().IsClosed() }
+
+// Ping implements driver.Pinger.
+func (c *Conn) Ping(ctx context.Context) error { return c.inner.Ping(ctx) }
+
+// Close implements driver.Conn.
+func (c *Conn) Close() error { return c.inner.Close() }

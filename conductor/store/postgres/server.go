@@ -1,0 +1,243 @@
+// Package postgres connects the store to a PostgreSQL server: which servers are taken, connections that read the
+// store's SQL ("?" for parameters), and the hold that keeps a second ingotd away.
+//
+// Errors are one sentence and never hold a password.
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/ingot-metal/ingot/conductor/guard/clean"
+)
+
+// oldest is the first release of PostgreSQL that is taken: the one that the tests run on.
+const oldest = 15
+
+// Server is one database of a PostgreSQL server.
+type Server struct {
+	config *pgx.ConnConfig
+	name   string
+}
+
+// Parse reads the address of a database, postgres://USER@HOST:PORT/DATABASE, with the parameters of libpq after a "?".
+// A password in it is refused, since addresses are shown. An empty password leaves it to the environment (PGPASSWORD)
+// and PGPASSFILE.
+func Parse(address, password string) (*Server, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" { // whose error would hold the address
+		return nil, errors.New(
+			"store.url is not the address of a PostgreSQL database: it has to be postgres://USER@HOST:PORT/DATABASE, with %XX for special characters")
+	}
+	q, err := url.ParseQuery(u.RawQuery)
+	_, inside := u.User.Password()
+	if err != nil || inside || q.Has("password") {
+		return nil, errors.New(
+			"store.url holds a password, or parameters that can't be read: give the password by store.password_file or the environment (PGPASSWORD)")
+	}
+	c, err := pgx.ParseConfig(address)
+	if err != nil {
+		if cause := errors.Unwrap(err); cause != nil {
+			err = cause
+		}
+		return nil, fmt.Errorf("store.url can't be used, see its parameters: %s", clean.Line(err.Error(), 200))
+	}
+	c.Password = cmp.Or(password, c.Password)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 10*time.Second)
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "ingotd"
+	}
+	// a vanished server is noticed within half a minute
+	alive := net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+	c.DialFunc = (&net.Dialer{KeepAliveConfig: alive}).DialContext
+	c.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {}
+	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	if strings.HasPrefix(c.Host, "/") {
+		at = filepath.Join(c.Host, fmt.Sprintf(".s.PGSQL.%d", c.Port))
+	}
+	return &Server{config: c, name: fmt.Sprintf("PostgreSQL at %s, database %s", at, cmp.Or(c.Database, c.User))}, nil
+}
+
+// ReadPassword reads a password file: one line. An empty path is no password.
+func ReadPassword(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read store.password_file: %w", err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}
+
+// String names the database without its user: for errors and logs.
+func (s *Server) String() string { return s.name }
+
+// Database is the name of the database on its server.
+func (s *Server) Database() string { return s.config.Database }
+
+// session makes the settings of every connection. The server forgets a conductor that vanished within half a minute,
+// and a confirmed change is on its disk, whatever its administrator has set.
+const session = `SET statement_timeout = '%s'; SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s';
+	SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
+	SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`
+
+func settings(timeout time.Duration) func(ctx context.Context, c *pgx.Conn) error {
+	text := fmt.Sprintf(session, fmt.Sprintf("%dms", timeout.Milliseconds()))
+	return func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.PgConn().Exec(ctx, text).ReadAll()
+		return err
+	}
+}
+
+// Open returns connections to the database. A statement may take timeout, zero is any time. failed, unless nil, is
+// called with every error of a statement.
+func (s *Server) Open(timeout time.Duration, failed func(error)) *sql.DB {
+	if failed == nil {
+		failed = func(error) {}
+	}
+	return sql.OpenDB(connector{stdlib.GetConnector(*s.config, stdlib.OptionAfterConnect(settings(timeout))), failed})
+}
+
+// connect makes a connection of its own, and refuses a server that can't be used.
+func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
+	c, err := pgx.ConnectConfig(ctx, s.config)
+	if err != nil {
+		return nil, s.refusal(err)
+	}
+	if err := s.usable(ctx, c); err != nil {
+		return nil, errors.Join(err, c.Close(ctx))
+	}
+	return c, nil
+}
+
+// Check connects to the server and refuses one that can't be used; an ingotd may be at work on the database.
+func (s *Server) Check(ctx context.Context) error {
+	c, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	return c.Close(ctx)
+}
+
+// usable checks the kind of server.
+func (s *Server) usable(ctx context.Context, c *pgx.Conn) error {
+	version := c.PgConn().ParameterStatus("server_version")
+	if n := leading(version); n < oldest {
+		return fmt.Errorf("%s is version %s, and ingotd needs %d or later: upgrade the server", s, version, oldest)
+	}
+	var standby bool
+	var encoding string
+	if err := c.QueryRow(ctx, `SELECT pg_is_in_recovery(), current_setting('server_encoding')`).Scan(&standby,
+		&encoding); err != nil {
+		return s.refusal(err)
+	}
+	if standby {
+		return fmt.Errorf(
+			"%s is a standby, which can't be written to: name the primary in store.url, or several hosts with target_session_attrs=read-write", s)
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("%s has encoding %s, and ingotd needs UTF8: create the database with ENCODING 'UTF8'", s,
+			encoding)
+	}
+	if err := settings(time.Minute)(ctx, c); err != nil {
+		return s.refusal(err)
+	}
+	return nil
+}
+
+// refusal says why the server can't be used.
+func (s *Server) refusal(err error) error {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		why := clean.Line(e.Message, 200)
+		switch e.Code {
+		case "28P01", "28000":
+			return fmt.Errorf(
+				"%s refuses user %s (%s): see store.password_file, PGPASSWORD and the server's pg_hba.conf", s,
+				s.config.User, why)
+		case "3D000":
+			return fmt.Errorf("%s does not exist: make it with createdb, or correct store.url", s)
+		case "57P03":
+			return fmt.Errorf("%s does not take connections now (%s): start ingotd again when it does", s, why)
+		}
+		return fmt.Errorf("%s refuses the connection: %s (SQLSTATE %s)", s, why, e.Code)
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return fmt.Errorf("%s can't be reached (%w): see whether it runs, and store.url", s, op.Err)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s does not answer: see whether it runs, and store.url", s)
+	}
+	cause := err // the outer errors hold the user's name and the address, which s says already
+	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
+		cause = next
+	}
+	return fmt.Errorf("%s can't be used: %s", s, clean.Line(cause.Error(), 200))
+}
+
+// Code is the SQLSTATE of an error, or "".
+func Code(err error) string {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// Full reports whether an error says that the server's disk is full.
+func Full(err error) bool { return Code(err) == "53100" }
+
+// Damaged reports whether an error says that the server has found damage in its files.
+func Damaged(err error) bool {
+	switch Code(err) {
+	case "XX001", "XX002": // data_corrupted, index_corrupted
+		return true
+	}
+	return false
+}
+
+// Cut reports whether an error, which may be another program's, certainly says that the connection was cut.
+func Cut(err error) bool {
+	var op *net.OpError
+	return err != nil && (Code(err) != "" && Away(err) || errors.As(err, &op) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, io.EOF) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone))
+}
+
+// Away reports whether an error says that the connection, and not the statement, has failed.
+func Away(err error) bool {
+	if err == nil {
+		return false
+	}
+	code := Code(err)
+	// 57P: an administrator or a restart ended the connection. 25P03: it was idle for too long.
+	return code == "" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "25P03"
+}
+
+// leading is the number that a text begins with.
+func leading(s string) (n int) {
+	for _, r := range s {
+		if r < '0' || r > '9' || n > 1000 {
+			break
+		}
+		n = 10*n + int(r-'0')
+	}
+	return n
+}

@@ -1,0 +1,170 @@
+package store
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/pressly/goose/v3"
+
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
+)
+
+//go:embed migrations/postgres/*.sql
+var serverMigrations embed.FS
+
+// Times for PostgreSQL. A transaction takes a fraction of a second; of a server that does not answer, it is given up.
+const (
+	statementTime   = 30 * time.Second
+	transactionTime = time.Minute
+	outcomeTime     = 30 * time.Second
+	serverReaders   = 8
+)
+
+// openServer is Open for PostgreSQL.
+func openServer(ctx context.Context, o Options) (*Store, error) {
+	if o.NewInstallation {
+		return nil, errors.New("--new-installation is for SQLite: name an empty database in store.url instead")
+	}
+	server, err := postgres.Parse(o.URL, o.Password)
+	if err != nil {
+		return nil, err
+	}
+	s := newStore(o, &postgresDialect, server.String())
+	s.server, s.outcomeTime = server, outcomeTime
+	if s.hold, err = server.Hold(ctx, s.log, s.fault.lose); err != nil {
+		return nil, err
+	}
+	s.w, s.r = server.Open(statementTime, s.fault.notice), server.Open(statementTime, s.fault.notice)
+	s.w.SetMaxOpenConns(1)
+	s.r.SetMaxOpenConns(serverReaders)
+	s.r.SetMaxIdleConns(serverReaders)
+	if err := s.prepareServer(ctx, o); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// prepareServer migrates the schema, under the lock that only one ingotd can have, and takes the database.
+func (s *Store) prepareServer(ctx context.Context, o Options) error {
+	dir, err := fs.Sub(serverMigrations, "migrations/postgres")
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	db := s.server.Open(0, nil) // a migration takes as long as it takes
+	p, err := goose.NewProvider(goose.DialectPostgres, db, dir)
+	if err != nil {
+		return errors.Join(fmt.Errorf("read migrations: %w", err), db.Close())
+	}
+	if err := errors.Join(s.migrateServer(ctx, o, p), db.Close()); err != nil {
+		return err
+	}
+	if err := s.hold.Claim(ctx); err != nil {
+		return err
+	}
+	if err := s.identify(ctx, o, s.server.String()); err != nil {
+		return err
+	}
+	return s.ready(ctx)
+}
+
+func (s *Store) migrateServer(ctx context.Context, o Options, p *goose.Provider) error {
+	name := s.server.String()
+	have, want, err := p.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read version of the database %s: %w", name, err)
+	}
+	here, err := readInstallation(o.Dir)
+	switch {
+	case err != nil:
+		return err
+	case have == 0 && here != nil && !o.Ephemeral:
+		return o.unusable(emptied(name, o.Dir))
+	case have > want:
+		return o.unusable(newer(name, have, want))
+	case have < want:
+		if _, err := p.Up(ctx); err != nil {
+			return fmt.Errorf("migrate the database %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// bounded is the context of a transaction: none of its callers ends it, but a server that does not answer does.
+func (s *Store) bounded() (context.Context, context.CancelFunc) {
+	if s.hold == nil {
+		return context.Background(), func() {}
+	}
+	return context.WithTimeout(context.Background(), transactionTime)
+}
+
+// begin begins the transaction of a group, and returns its ID for outcome.
+func (s *Store) begin(tx *txn) (id string, err error) {
+	if s.hold == nil {
+		_, err = tx.Exec(`BEGIN IMMEDIATE`)
+		return "", err
+	}
+	return s.hold.Begin(tx.ctx, tx.c)
+}
+
+// failed wraps an error of the connection, which is ErrAway for a server that can't be reached.
+func (s *Store) failed(what string, err error) error {
+	switch {
+	case s.hold == nil || errors.Is(err, postgres.ErrAway):
+	case errors.Is(err, postgres.ErrTaken):
+		err = s.Fault()
+	case postgres.Away(err):
+		err = fmt.Errorf("%w: %w", ErrAway, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// cut makes an ErrAway of the error of a write whose connection was cut before its end was asked for.
+func (s *Store) cut(err error) error {
+	if s.hold != nil && postgres.Cut(err) && !errors.Is(err, ErrAway) && !errors.Is(err, ErrLost) {
+		return fmt.Errorf("%w: %w", ErrAway, err)
+	}
+	return err
+}
+
+// outcome finds out what became of a transaction whose COMMIT returned an error: nil says that it is committed. Where
+// that can't be found out, nothing is written any more, because what is in memory may be wrong.
+func (s *Store) outcome(id string, err error) error {
+	if s.hold == nil || !postgres.Away(err) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.outcomeTime)
+	defer cancel()
+	committed, unknown := s.hold.Committed(ctx, s.r, id)
+	switch {
+	case unknown != nil:
+		err = fmt.Errorf("the connection to PostgreSQL was lost while a change was committed, and it is not known whether it was: %w", err)
+		s.fault.lose(err)
+		return errors.Join(s.Fault(), err)
+	case committed:
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrAway, err)
+}
+
+// Away is an ErrAway while the database's server can't be reached; nil otherwise, and for SQLite.
+func (s *Store) Away() error {
+	if s.hold == nil {
+		return nil
+	}
+	return s.hold.Err()
+}
+
+// vacuum makes what was deleted unreadable in the database's files.
+func (s *Store) vacuum(ctx context.Context) error {
+	if s.server == nil {
+		_, err := s.w.ExecContext(ctx, s.d.vacuum)
+		return err
+	}
+	db := s.server.Open(0, nil)
+	_, err := db.ExecContext(ctx, s.d.vacuum)
+	return errors.Join(err, db.Close())
+}
