@@ -116,7 +116,7 @@ func (c *Config) sections() []section {
 		}},
 		{"Limits", "What is beyond a limit is closed, or answered with 503 and Retry-After. The page on limits has the " +
 			"limits that can't be set, too.", limitSettings(&c.Limits)},
-		{"History", "How much of the past is kept. Requests of people and other reports " +
+		{"History", "How much of the past is kept. Requests and reports " +
 			"are counted separately.", historySettings(&c.History)},
 	}
 }

@@ -150,9 +150,9 @@ func (s *Store) outcome(id string, err error) error {
 	return fmt.Errorf("%w: %w", ErrAway, err)
 }
 
-// Away is an ErrAway while the database's server can't be reached; nil otherwise, and for SQLite.
+// Away is an ErrAway while the database's server can't be reached; nil otherwise, when Fault is not, and for SQLite.
 func (s *Store) Away() error {
-	if s.hold == nil {
+	if s.hold == nil || s.Fault() != nil {
 		return nil
 	}
 	return s.hold.Err()

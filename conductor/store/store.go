@@ -187,7 +187,8 @@ func newStore(o Options, d *dialect, database string) *Store {
 	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), d: d,
 		now: func() time.Time { return now().UTC().Truncate(time.Microsecond) }, stop: make(chan struct{}),
 		fault: fault{found: make(chan struct{}), log: log, file: database, full: o.Full, d: d}, kept: o.Keep,
-		room:      room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents, every: 1024},
+		room: room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents,
+			every: 1024},
 		stopCheck: func() {}}
 	s.queue.idle.L = &s.queue.mu
 	return s
