@@ -128,7 +128,7 @@ var mutations = []mutation{
 		"conductor/access:TestKeystoneAnswersAreCut", "8388608 bytes of an answer are read"},
 	{"damaged database", "conductor/store/installation.go", `if hasData(path) || o.Ephemeral || o.NewInstallation {`,
 		`if true {`, "test/attack:TestDamagedDatabase", "lost_file"},
-	{"damaged database", "conductor/store/fault.go", `if pageError(err) {`, `if false {`,
+	{"damaged database", "conductor/store/fault.go", `if f.d.damaged(err) {`, `if false {`,
 		"test/attack:TestPageErrorAtRunTime", "on a damaged database"},
 	{"open keys", "conductor/guard/keyfile/keyfile.go", `if owned && mode&^allowed == 0 {`,
 		`if owned || mode&^allowed == 0 {`, "test/attack:TestKeysOpenToOthers", "ingotd serves, want a refusal"},
