@@ -51,7 +51,7 @@ func (s *Server) table() []call.Route {
 	s.parts = parts.New(st, s.find, cfg.Drivers, cfg.Hardware, cfg.Hostname, log)
 	ns, ts := nodes.New(st, en, s.find, cfg.Drivers, cfg.Hostname, cfg.MaxVersion), templates.New(st)
 	return slices.Concat(
-		catalog.New(st, cfg.Drivers, cfg.Hostname, cfg.MaxVersion).Routes(),
+		catalog.New(st, cfg.Drivers, cfg.Hostname, cfg.Conductors, cfg.MaxVersion).Routes(),
 		ns.Routes(),
 		states.New(st, en, s.find, ns, ts, cfg.MaxVersion).Routes(),
 		s.parts.Routes(),

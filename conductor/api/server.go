@@ -24,6 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/catalog"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/parts"
 	"github.com/ingot-metal/ingot/conductor/api/pools"
@@ -108,6 +109,8 @@ type machines interface {
 type Config struct {
 	// Hostname names this conductor on the API.
 	Hostname string
+	// Conductors knows those that share the database; nil: there is only this one.
+	Conductors catalog.Conductors
 	// MaxVersion is the newest microversion on offer; zero is rest.MaxVersion.
 	MaxVersion rest.Version
 	// Authenticate finds the sender of a request. Nil permits everything to all, which is right on a loopback listener

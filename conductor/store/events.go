@@ -100,12 +100,27 @@ func (s *Store) storeNotes(tx *txn) error {
 func (s *Store) endNotes(committed bool) {
 	pending := s.notes.pending
 	s.notes.pending, s.notes.lost = nil, s.notes.lost && len(pending) == 0 || !committed
-	if !committed || len(pending) == 0 {
+	if committed && len(pending) > 0 {
+		s.announce(pending)
+	}
+}
+
+// announce hands new events to the hook. Where other conductors have written some before, all are read in order.
+func (s *Store) announce(events []node.Event) {
+	s.tail.mu.Lock()
+	defer s.tail.mu.Unlock()
+	if s.tail.shared && events[0].ID != s.lastEvent.Load()+1 {
+		s.tail.look()
 		return
 	}
-	s.lastEvent.Store(pending[len(pending)-1].ID)
+	s.publish(events)
+}
+
+// publish hands events to the hook, with tail.mu held.
+func (s *Store) publish(events []node.Event) {
+	s.lastEvent.Store(events[len(events)-1].ID)
 	if f := s.hook.Load(); f != nil {
-		(*f)(pending)
+		(*f)(events)
 	}
 }
 

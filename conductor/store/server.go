@@ -35,7 +35,8 @@ func openServer(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := newStore(o, &postgresDialect, server.String())
 	s.server, s.outcomeTime = server, outcomeTime
-	if s.hold, err = server.Hold(ctx, s.log, s.fault.lose); err != nil {
+	if s.hold, err = server.Hold(ctx, postgres.Options{Name: o.Name, About: o.About, Lease: o.Lease, Log: s.log,
+		Taken: s.fault.lose, Heard: s.heard}); err != nil {
 		return nil, err
 	}
 	s.w, s.r = server.Open(statementTime, s.fault.notice), server.Open(statementTime, s.fault.notice)
@@ -48,7 +49,7 @@ func openServer(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// prepareServer migrates the schema, under the lock that only one ingotd can have, and takes the database.
+// prepareServer migrates the schema, while no other ingotd does, and begins this one's life as a writer.
 func (s *Store) prepareServer(ctx context.Context, o Options) error {
 	dir, err := fs.Sub(serverMigrations, "migrations/postgres")
 	if err != nil {
@@ -59,13 +60,16 @@ func (s *Store) prepareServer(ctx context.Context, o Options) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("read migrations: %w", err), db.Close())
 	}
-	if err := errors.Join(s.migrateServer(ctx, o, p), db.Close()); err != nil {
+	err = s.hold.Migrating(ctx, func() error {
+		if err := s.migrateServer(ctx, o, p); err != nil {
+			return err
+		}
+		return s.identify(ctx, o, s.server.String())
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
 		return err
 	}
-	if err := s.hold.Claim(ctx); err != nil {
-		return err
-	}
-	if err := s.identify(ctx, o, s.server.String()); err != nil {
+	if err := s.hold.Join(ctx); err != nil {
 		return err
 	}
 	return s.ready(ctx)

@@ -204,7 +204,7 @@ func TestTakenOver(t *testing.T) {
 		t.Run(fmt.Sprint("noticed ", noticed), func(t *testing.T) {
 			s := openTest(t, ServerOptions(t))
 			c := pgserver.Shared(t)
-			if _, err := c.Query(t.Context(), s.server.Database(), "UPDATE holder SET token = 'other'"); err != nil {
+			if _, err := c.Query(t.Context(), s.server.Database(), "UPDATE conductors SET epoch = epoch + 1"); err != nil {
 				t.Fatal(err)
 			}
 			if noticed {

@@ -67,6 +67,12 @@ type Options struct {
 	// Ephemeral takes an absent or empty database for that of a new start, always. Without it that is so only in a
 	// directory where nothing shows that there was one before.
 	Ephemeral bool
+	// Name is that of this conductor, and lets several share a PostgreSQL database, each with a name of its own; "":
+	// this is the only one. About describes it to the others.
+	Name, About string
+	// Lease is how long a conductor may act after its last sign of life; zero: 10 s. All must have the same.
+	Lease time.Duration
+	quiet bool // for tests: no conductor is woken
 	// NewInstallation makes a new database in place of one that is lost or can't be used, which is moved aside; one
 	// that can be used is refused.
 	NewInstallation bool
@@ -87,6 +93,7 @@ type Store struct {
 	notes     notes
 	lastEvent atomic.Int64
 	hook      atomic.Pointer[func([]node.Event)]
+	tail      tail
 
 	queue  queue
 	stop   chan struct{}
@@ -184,12 +191,13 @@ func newStore(o Options, d *dialect, database string) *Store {
 	if now == nil {
 		now = time.Now
 	}
-	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), d: d,
+	shared := o.URL != "" && o.Name != ""
+	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone && !shared), d: d,
 		now: func() time.Time { return now().UTC().Truncate(time.Microsecond) }, stop: make(chan struct{}),
 		fault: fault{found: make(chan struct{}), log: log, file: database, full: o.Full, d: d}, kept: o.Keep,
 		room: room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents,
 			every: 1024},
-		stopCheck: func() {}}
+		stopCheck: func() {}, tail: tail{shared: shared, quiet: o.quiet, name: o.Name, wake: make(chan struct{}, 1)}}
 	s.queue.idle.L = &s.queue.mu
 	return s
 }
@@ -203,6 +211,9 @@ func (s *Store) ready(ctx context.Context) error {
 		return err
 	}
 	s.fault.serving.Store(true)
+	if s.tail.shared {
+		s.checking.Go(s.follow)
+	}
 	return nil
 }
 

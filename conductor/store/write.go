@@ -239,7 +239,7 @@ func (s *Store) runGroup(tx *txn, group []*op) error {
 		if group[0].err = runOp(group[0], tx); group[0].err != nil {
 			return errAlone
 		}
-		return s.storeNotes(tx)
+		return s.endGroup(tx)
 	}
 	for _, o := range group {
 		s.beginNotes(o.by, o.asked)
@@ -259,7 +259,7 @@ func (s *Store) runGroup(tx *txn, group []*op) error {
 			return fmt.Errorf("release savepoint: %w", err)
 		}
 	}
-	return s.storeNotes(tx)
+	return s.endGroup(tx)
 }
 
 // runOp turns a panic in a caller's change into that caller's error: the other writes of the group are not to blame for

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
-	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -25,13 +24,15 @@ type Handlers struct {
 	store    nodes
 	drivers  *driver.Table
 	hostname string
+	others   Conductors
 	newest   rest.Version
 	started  time.Time
 }
 
-// New makes Handlers of the conductor hostname, which offers versions up to newest.
-func New(st nodes, drivers *driver.Table, hostname string, newest rest.Version) *Handlers {
-	return &Handlers{store: st, drivers: drivers, hostname: hostname, newest: newest, started: time.Now()}
+// New makes Handlers of the conductor hostname, which offers versions up to newest. others may be nil: there are none.
+func New(st nodes, drivers *driver.Table, hostname string, others Conductors, newest rest.Version) *Handlers {
+	return &Handlers{store: st, drivers: drivers, hostname: hostname, others: others, newest: newest,
+		started: time.Now()}
 }
 
 // Routes are the routes of the version documents, drivers, conductors and shards.
@@ -118,7 +119,7 @@ func (s *Handlers) showDriver(c *call.Call, t *driver.Type, detail bool) rest.Ob
 	path := "drivers/" + t.Name
 	o := rest.Object{
 		{Name: "name", Value: t.Name},
-		{Name: "hosts", Value: []string{s.hostname}},
+		{Name: "hosts", Value: s.hosts(t.Name)},
 		{Name: "links", Value: rest.Links(c.Base, path)},
 	}
 	if c.Version >= 14 {
@@ -229,86 +230,6 @@ func (s *Handlers) getDriverProperties(_ context.Context, c *call.Call) (*call.R
 			text = p.Description + " Required."
 		}
 		o = append(o, rest.Member{Name: p.Name, Value: text})
-	}
-	return &call.Reply{Status: http.StatusOK, Body: o}, nil
-}
-
-// showConductor makes the API's representation of this conductor, which is the only one.
-func (s *Handlers) showConductor(c *call.Call, detail bool) rest.Object {
-	var o rest.Object
-	if detail {
-		o = rest.Object{{Name: "created_at", Value: rest.NullTime{Time: s.started}},
-			{Name: "updated_at", Value: rest.NullTime{Time: time.Now()}}}
-	}
-	o = append(o, rest.Member{Name: "hostname", Value: s.hostname}, rest.Member{Name: "conductor_group", Value: ""})
-	if detail {
-		o = append(o, rest.Member{Name: "drivers", Value: s.drivers.Names()})
-	}
-	return append(o, rest.Member{Name: "links", Value: rest.Links(c.Base, "conductors/"+s.hostname)},
-		rest.Member{Name: "alive", Value: true})
-}
-
-// conductorFields are the fields of a conductor and whether a list can be sorted by them; conductorShort those of a
-// list without detail.
-var (
-	conductorFields = rest.Fields[struct{}]{
-		{Name: "created_at", Sortable: true}, {Name: "updated_at", Sortable: true}, {Name: "hostname", Sortable: true},
-		{Name: "conductor_group", Sortable: true}, {Name: "drivers"}, {Name: "alive"},
-	}
-	conductorShort = []string{"hostname", "conductor_group", "alive"}
-)
-
-func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply, error) {
-	detail, err := c.Flag("detail")
-	if err != nil {
-		return nil, err
-	}
-	fields := c.Text("fields")
-	all, names := detail != nil && *detail, conductorShort
-	if all && fields != nil {
-		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
-	}
-	p, perr := c.Page(conductorFields, call.Marker{What: "name",
-		May: func(name string) bool { return name == "" || document.IsName(name) },
-		There: func(name string) error {
-			if name != s.hostname {
-				return rest.NotFound("Conductor %s could not be found.", name)
-			}
-			return nil
-		}})
-	if perr != nil {
-		return nil, perr
-	}
-	o := s.showConductor(c, all || fields != nil)
-	switch {
-	case all:
-		names = nil
-	case fields != nil:
-		if o, err = pick(o, *fields); err != nil {
-			return nil, err
-		}
-		names = append(call.Split(*fields), "links")
-	}
-	items := []rest.Object{o}
-	if p.Marker != "" {
-		items = nil
-	}
-	return call.List("conductors", items, c.Next(p, "conductors", len(items), s.hostname, names)), nil
-}
-
-func (s *Handlers) getConductor(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if !document.IsName(c.Path["conductor"]) {
-		return nil, rest.BadRequest("Expected name for hostname: %s", c.Path["conductor"])
-	}
-	if c.Path["conductor"] != s.hostname {
-		return nil, rest.NotFound("Conductor %s could not be found.", c.Path["conductor"])
-	}
-	o := s.showConductor(c, true)
-	if f := c.Text("fields"); f != nil {
-		var err *rest.Error
-		if o, err = pick(o, *f); err != nil {
-			return nil, err
-		}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,84 +32,248 @@ func TestNumbered(t *testing.T) {
 	}
 }
 
+// world is a database with the table of conductors.
+type world struct {
+	*Server
+	cluster *pgserver.Cluster
+	name    string
+	db      *sql.DB
+	taken   atomic.Int64
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{cluster: pgserver.Shared(t)}
+	name, url := w.cluster.Database(t)
+	ddl, err := os.ReadFile("../migrations/postgres/00002_conductors.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, _, _ := strings.Cut(string(ddl), "DROP TABLE")
+	if _, err := w.cluster.Query(t.Context(), name, table+"; CREATE TABLE t (n INTEGER)"); err != nil {
+		t.Fatal(err)
+	}
+	if w.Server, err = Parse(url, pgserver.Password); err != nil {
+		t.Fatal(err)
+	}
+	w.name, w.db = name, w.Open(time.Minute, nil)
+	t.Cleanup(func() { w.db.Close() })
+	return w
+}
+
+func (w *world) hold(t *testing.T, name string, lease time.Duration) *Hold {
+	t.Helper()
+	h, err := w.Hold(t.Context(), Options{Name: name, Lease: lease, Log: slog.New(slog.DiscardHandler),
+		Taken: func(error) { w.taken.Add(1) }, Heard: func(string) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (w *world) join(t *testing.T, name string, lease time.Duration) *Hold {
+	t.Helper()
+	h := w.hold(t, name, lease)
+	if err := h.Join(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+func (w *world) conn(t *testing.T) *sql.Conn {
+	t.Helper()
+	conn, err := w.db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
 // TestNextOwnerWaits: the next owner has the database only when no transaction of the one before it can be committed
 // any more, though that has not noticed that its lock is lost; and from then on the earlier one begins none.
 func TestNextOwnerWaits(t *testing.T) {
-	ctx := t.Context()
-	cluster := pgserver.Shared(t)
-	name, url := cluster.Database(t)
-	if _, err := cluster.Query(ctx, name, `CREATE TABLE holder (id INTEGER PRIMARY KEY, token TEXT);
-		CREATE TABLE t (n INTEGER)`); err != nil {
-		t.Fatal(err)
+	for _, next := range []string{"", "c2"} {
+		t.Run("next "+next, func(t *testing.T) {
+			ctx, w := t.Context(), newWorld(t)
+			first := w.hold(t, "", 0)
+			if err := first.Join(ctx); err != nil {
+				t.Fatal(err)
+			}
+			conn := w.conn(t)
+			id, err := first.Begin(ctx, conn)
+			if err != nil || id == "" {
+				t.Fatalf("Begin = %q, %v", id, err)
+			}
+			exec(ctx, t, conn, `INSERT INTO t (n) VALUES (?)`, 1)
+			first.stop() // the lock is lost, and nothing else of the process
+			first.watcher.Wait()
+			if err := first.conn.Close(ctx); err != nil {
+				t.Fatal(err)
+			}
+			second := w.hold(t, next, 0)
+			joined := make(chan error, 1)
+			go func() { joined <- second.Join(ctx) }()
+			select {
+			case err := <-joined:
+				t.Fatalf("the database has a new owner (%v) while the old one writes", err)
+			case <-time.After(300 * time.Millisecond):
+			}
+			exec(ctx, t, conn, `COMMIT`)
+			if err := <-joined; err != nil {
+				t.Fatal(err)
+			}
+			if done, err := second.Committed(ctx, w.db, id); err != nil || !done {
+				t.Errorf("Committed = %v, %v", done, err)
+			}
+			if _, err := first.Begin(ctx, conn); !errors.Is(err, ErrTaken) || w.taken.Load() != 1 {
+				t.Errorf("Begin of the earlier owner = %v, %d", err, w.taken.Load())
+			}
+			exec(ctx, t, conn, `ROLLBACK`)
+
+			undone, err := second.Begin(ctx, conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			if done, err := second.Committed(short, w.db, undone); done || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("of one under way, Committed = %v, %v", done, err)
+			}
+			exec(ctx, t, conn, `ROLLBACK`)
+			if done, err := second.Committed(ctx, w.db, undone); done || err != nil {
+				t.Errorf("of one that was undone, Committed = %v, %v", done, err)
+			}
+			if err := second.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	s, err := Parse(url, pgserver.Password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var taken atomic.Int64
-	hold := func() *Hold {
-		t.Helper()
-		h, err := s.Hold(ctx, slog.New(slog.DiscardHandler), func(error) { taken.Add(1) })
-		if err != nil {
-			t.Fatal(err)
+}
+
+// TestNames: conductors share a database if each has a name of its own, and a command that needs it alone waits for
+// none of them.
+func TestNames(t *testing.T) {
+	w := newWorld(t)
+	first := w.join(t, "c1", 0)
+	w.join(t, "c2", 0)
+	for _, c := range []struct{ name, says string }{{"c1", "with the name c1"}, {"", "this one needs it alone"}} {
+		_, err := w.Hold(t.Context(), Options{Name: c.name})
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%q beside them = %v", c.name, err)
 		}
-		return h
 	}
-	first := hold()
-	if err := first.Claim(ctx); err != nil {
+	states := func(h *Hold) string {
+		var s string
+		for _, m := range h.Members() {
+			s += m.Name + " " + m.State + ", "
+		}
+		return s
+	}
+	if err := first.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	db := s.Open(time.Minute, nil)
-	defer db.Close()
-	conn, err := db.Conn(ctx)
-	if err != nil {
+	third := w.join(t, "c3", 0)
+	if got := states(third); got != "c1 draining, c2 up, c3 up, " {
+		t.Errorf("states: %s", got)
+	}
+	if !third.Lives("c1") || third.Lives("c4") || !third.Others() {
+		t.Error("who lives?")
+	}
+	if err := first.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	id, err := first.Begin(ctx, conn)
-	if err != nil || id == "" {
-		t.Fatalf("Begin = %q, %v", id, err)
-	}
-	exec(ctx, t, conn, `INSERT INTO t (n) VALUES (?)`, 1)
-	if err := first.Close(ctx); err != nil { // the lock is lost, and nothing else of the process
+	conn := w.conn(t)
+	if _, err := third.Begin(t.Context(), conn); err != nil { // sees it, whatever was heard before
 		t.Fatal(err)
 	}
+	exec(t.Context(), t, conn, `ROLLBACK`)
+	if third.Lives("c1") {
+		t.Errorf("one that has ended lives: %s", states(third))
+	}
+}
 
-	second := hold()
-	claimed := make(chan error, 1)
-	go func() { claimed <- second.Claim(ctx) }()
-	select {
-	case err := <-claimed:
-		t.Fatalf("the database has a new owner (%v) while the old one writes", err)
-	case <-time.After(300 * time.Millisecond):
+func until(t *testing.T, otherwise string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(otherwise)
+		}
 	}
-	exec(ctx, t, conn, `COMMIT`)
-	if err := <-claimed; err != nil {
-		t.Fatal(err)
-	}
-	if done, err := second.Committed(ctx, db, id); err != nil || !done {
-		t.Errorf("Committed = %v, %v", done, err)
-	}
-	if _, err := first.Begin(ctx, conn); !errors.Is(err, ErrTaken) || taken.Load() != 1 {
-		t.Errorf("Begin of the earlier owner = %v, %d", err, taken.Load())
-	}
-	exec(ctx, t, conn, `ROLLBACK`)
+}
 
-	undone, err := second.Begin(ctx, conn)
-	if err != nil {
+// TestFrozen: a conductor that stands still loses its lease by its own clock before the others take it for dead; they
+// do so although it holds the writers' lock. When it goes on, nothing of it is written.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	ctx, w := t.Context(), newWorld(t)
+	first, second := w.hold(t, "c1", lease), w.join(t, "c2", lease)
+	if err := first.Join(ctx); err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-	defer cancel()
-	if done, err := second.Committed(short, db, undone); done || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("of one under way, Committed = %v, %v", done, err)
+	second.Moved(func() {
+		if !second.Lives("c1") && first.Check() == nil {
+			t.Error("it was taken for dead while its lease lasted")
+		}
+	})
+	time.Sleep(2 * lease)
+	if err := errors.Join(first.Check(), second.Check()); err != nil {
+		t.Fatal("while all is well:", err)
 	}
-	exec(ctx, t, conn, `ROLLBACK`)
-	if done, err := second.Committed(ctx, db, undone); done || err != nil {
-		t.Errorf("of one that was undone, Committed = %v, %v", done, err)
+	conn := w.conn(t)
+	if _, err := first.Begin(ctx, conn); err != nil {
+		t.Fatal(err)
 	}
-	if err := second.Close(ctx); err != nil {
-		t.Error(err)
+	first.stop()
+	first.watcher.Wait()
+	until(t, "it is not noticed", func() bool { return !second.Lives("c1") })
+	if first.Check() == nil {
+		t.Error("it may still act")
+	}
+	if err := second.Check(); err != nil {
+		t.Error("the other one's lease:", err)
+	}
+	if _, err := conn.ExecContext(ctx, `INSERT INTO t (n) VALUES (1)`); err == nil {
+		t.Error("its transaction goes on")
+	}
+	again := w.conn(t)
+	if _, err := first.Begin(ctx, again); !errors.Is(err, ErrTaken) {
+		t.Errorf("its next transaction = %v", err)
+	}
+	exec(ctx, t, again, `ROLLBACK`)
+	if err := first.beat(ctx); !errors.Is(err, ErrTaken) {
+		t.Errorf("its next beat = %v", err)
+	}
+	first.conn.Close(ctx)
+}
+
+// TestServerAway: when the server was away for longer than the lease, no conductor may act meanwhile, and none is taken
+// for dead afterwards.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	w := newWorld(t)
+	first, second := w.join(t, "c1", lease), w.join(t, "c2", lease)
+	held := w.conn(t) // no beat is stored while this has the table
+	exec(t.Context(), t, held, `BEGIN`)
+	exec(t.Context(), t, held, `LOCK TABLE conductors`)
+	for end := time.Now().Add(5 * lease); time.Now().Before(end); time.Sleep(lease / 2) {
+		exec(t.Context(), t, held, `SELECT 1`) // not idle
+	}
+	if first.Check() == nil || second.Check() == nil {
+		t.Error("they may act without a beat that was stored")
+	}
+	exec(t.Context(), t, held, `ROLLBACK`)
+	until(t, "they may not act again", func() bool { return errors.Join(first.Check(), second.Check()) == nil })
+	time.Sleep(2 * lease)
+	if !first.Lives("c2") || !second.Lives("c1") || w.taken.Load() != 0 {
+		t.Error("one was taken for dead")
 	}
 }
 
@@ -134,7 +299,7 @@ func TestSettings(t *testing.T) {
 	db := s.Open(1500*time.Millisecond, nil)
 	defer db.Close()
 	for name, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "1500ms",
-		"lock_timeout": "10s", "application_name": "ingotd"} {
+		"lock_timeout": "20s", "application_name": "ingotd"} {
 		var got string
 		if err := db.QueryRowContext(t.Context(), `SELECT current_setting(?)`, name).Scan(&got); err != nil ||
 			got != want {

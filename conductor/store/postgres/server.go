@@ -1,5 +1,5 @@
 // Package postgres connects the store to a PostgreSQL server: which servers are taken, connections that read the
-// store's SQL ("?" for parameters), and the hold that keeps a second ingotd away.
+// store's SQL ("?" for parameters), and the hold of each ingotd on it.
 //
 // Errors are one sentence and never hold a password.
 package postgres
@@ -93,8 +93,9 @@ func (s *Server) String() string { return s.name }
 func (s *Server) Database() string { return s.config.Database }
 
 // session makes the settings of every connection. The server forgets a conductor that vanished within half a minute,
-// and a confirmed change is on its disk, whatever its administrator has set.
-const session = `SET statement_timeout = '%s'; SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s';
+// and one that froze in a transaction, for which the others wait, in a few seconds. A confirmed change is on its disk,
+// whatever its administrator has set.
+const session = `SET statement_timeout = '%s'; SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '6s';
 	SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
 	SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`
 

@@ -1,0 +1,151 @@
+// Package member says whose a node is when several conductors share a database.
+//
+// A conductor's own row in the database, its beats and its fencing are package postgres's. This one has the description
+// that each gives of itself, and places a node that no conductor owns: rendezvous hashing among those that live,
+// serve its conductor group and have its hardware type, weighted, so that a conductor that comes or goes moves no more
+// nodes than its share.
+package member
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
+)
+
+// About describes a conductor to the others.
+type About struct {
+	Version string   `json:"version"`
+	Agents  string   `json:"agents"`          // host:port at which agents reach it
+	Group   string   `json:"group,omitempty"` // conductor group that it serves; "" is that of nodes without one
+	Types   []string `json:"types"`           // hardware types
+	CA      string   `json:"ca"`              // fingerprint of the CA of its agents, which all must share
+	Weight  float64  `json:"weight"`          // share of the nodes, against the others' weights
+}
+
+// Text is About as it is stored.
+func (a About) Text() string {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return "{}" // texts and numbers; NaN is refused by the configuration
+	}
+	return string(b)
+}
+
+// Conductor is a conductor as it was seen last.
+type Conductor struct {
+	About
+	Name     string
+	Alive    bool
+	Draining bool      // it takes no new nodes
+	LastBeat time.Time // by the database's clock
+	Joined   time.Time
+}
+
+// Store knows the rows of the conductors.
+type Store interface {
+	Conductors() []postgres.Member
+	Lives(name string) bool
+	Check() error
+}
+
+// Conductors answers questions about the conductors of a database. Safe for concurrent use.
+type Conductors struct {
+	Store
+	self string
+
+	mu    sync.Mutex
+	about map[int64]About // by epoch, decoded
+}
+
+// New makes Conductors of the one with the name self.
+func New(self string, st Store) *Conductors {
+	return &Conductors{Store: st, self: self, about: map[int64]About{}}
+}
+
+// All returns the conductors by name, those that are gone among them.
+func (c *Conductors) All() []Conductor {
+	rows := c.Conductors()
+	out := make([]Conductor, len(rows))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, m := range rows {
+		a, ok := c.about[m.Epoch]
+		if !ok {
+			// One that can't be read is of a later program; it owns what it has, and is given nothing.
+			if err := json.Unmarshal([]byte(m.Doc), &a); err != nil {
+				a = About{}
+			}
+			c.about[m.Epoch] = a
+		}
+		out[i] = Conductor{About: a, Name: m.Name, Alive: m.State != postgres.Gone,
+			Draining: m.State == postgres.Draining, LastBeat: m.LastBeat, Joined: m.Joined}
+	}
+	if len(c.about) > 4*len(rows)+16 {
+		clear(c.about)
+	}
+	return out
+}
+
+// Find returns a conductor by name.
+func (c *Conductors) Find(name string) (Conductor, bool) {
+	all := c.All()
+	i := slices.IndexFunc(all, func(m Conductor) bool { return m.Name == name })
+	if i < 0 {
+		return Conductor{}, false
+	}
+	return all[i], true
+}
+
+// Owner names the living conductor whose a node is to be that no living conductor owns; "" when there is none for its
+// group and hardware type.
+func (c *Conductors) Owner(n *node.Node) string {
+	return Owner(c.All(), n.UUID, n.ConductorGroup, n.Driver)
+}
+
+// Owner is Conductors.Owner among those given.
+func Owner(among []Conductor, nodeUUID, group, driver string) string {
+	best, name := math.Inf(-1), ""
+	for _, m := range among {
+		if !m.Alive || m.Draining || m.Group != group || m.Weight <= 0 || !slices.Contains(m.Types, driver) {
+			continue
+		}
+		if s := score(m.Name, nodeUUID, m.Weight); s > best {
+			best, name = s, m.Name
+		}
+	}
+	return name
+}
+
+// score is high for the conductor that a node is to have. Of all conductors each has the highest for a share of the
+// nodes as large as its share of the weights.
+func score(name, nodeUUID string, weight float64) float64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s", name, nodeUUID)
+	x := h.Sum64() // whose high bits hardly depend on the last bytes
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	x ^= x >> 31
+	u := (float64(x>>11) + 0.5) / (1 << 53) // in (0, 1)
+	return -weight / math.Log(u)
+}
+
+// Check refuses conductors that can't work together with this one.
+func (a About) Check(others []Conductor, self string) error {
+	for _, m := range others {
+		if m.Name != self && m.Alive && m.CA != "" && m.CA != a.CA {
+			return fmt.Errorf(
+				"this conductor has another CA (%s) than conductor %s (%s), so agents of the one would refuse the other: copy ca.pem and ca.key from its data directory into this one's",
+				a.CA, m.Name, m.CA)
+		}
+	}
+	return nil
+}

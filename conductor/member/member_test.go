@@ -1,0 +1,99 @@
+package member
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
+)
+
+func conductors(weights ...float64) (all []Conductor) {
+	for i, w := range weights {
+		all = append(all, Conductor{Name: fmt.Sprint("c", i+1), Alive: true,
+			About: About{Types: []string{"ipmi"}, Weight: w}})
+	}
+	return all
+}
+
+// TestShares: each conductor gets a share of the nodes as large as its weight, and one that joins or leaves moves its
+// share and no other node.
+func TestShares(t *testing.T) {
+	const nodes = 20000
+	all := conductors(1, 1, 2)
+	four := conductors(1, 1, 2, 1)
+	count, moved, left := map[string]int{}, 0, 0
+	without := conductors(1, 1, 2)
+	without[1].Alive = false
+	for range nodes {
+		id := uuid.NewString()
+		owner := Owner(all, id, "", "ipmi")
+		count[owner]++
+		if to := Owner(four, id, "", "ipmi"); to != owner {
+			moved++
+			if to != "c4" {
+				t.Fatalf("a node moves from %s to %s because c4 has joined", owner, to)
+			}
+		}
+		if to := Owner(without, id, "", "ipmi"); to != owner {
+			left++
+			if owner != "c2" {
+				t.Fatalf("a node moves from %s because c2 is gone", owner)
+			}
+		}
+	}
+	for i, want := range []float64{0.25, 0.25, 0.5} {
+		if got := float64(count[fmt.Sprint("c", i+1)]) / nodes; math.Abs(got-want) > 0.02 {
+			t.Errorf("c%d has %.3f of the nodes, want %.2f", i+1, got, want)
+		}
+	}
+	if got := float64(moved) / nodes; math.Abs(got-0.2) > 0.02 || left != count["c2"] {
+		t.Errorf("one that joined has got %.3f of the nodes, want 0.2; one that left has moved %d of %d", got, left,
+			count["c2"])
+	}
+}
+
+// rows is a database with these conductors.
+type rows []postgres.Member
+
+func (r rows) Conductors() []postgres.Member { return r }
+func (rows) Lives(string) bool               { return true }
+func (rows) Check() error                    { return nil }
+
+// TestWhoMayHaveANode: those that live, serve the group and have the type; not one that drains, or says what this
+// program does not know.
+func TestWhoMayHaveANode(t *testing.T) {
+	about := func(group string, types ...string) string {
+		return About{Group: group, Types: types, Weight: 1, CA: "a"}.Text()
+	}
+	c := New("c1", rows{
+		{Name: "c1", Epoch: 1, State: postgres.Up, Doc: about("", "ipmi")},
+		{Name: "c2", Epoch: 2, State: postgres.Draining, Doc: about("rack", "ipmi")},
+		{Name: "c3", Epoch: 3, State: postgres.Up, Doc: about("rack", "redfish")},
+		{Name: "c4", Epoch: 4, State: postgres.Gone, Doc: about("hall", "ipmi")},
+		{Name: "c5", Epoch: 5, State: postgres.Up, Doc: "not JSON"},
+	})
+	for _, w := range []struct{ group, driver, owner string }{{"", "ipmi", "c1"}, {"", "redfish", ""},
+		{"rack", "ipmi", ""}, {"rack", "redfish", "c3"}, {"hall", "ipmi", ""}} {
+		n := &node.Node{UUID: "u", ConductorGroup: w.group, Driver: w.driver}
+		if got := c.Owner(n); got != w.owner {
+			t.Errorf("owner in %q with %s = %q, want %q", w.group, w.driver, got, w.owner)
+		}
+	}
+	if m, ok := c.Find("c2"); !ok || !m.Draining || !m.Alive || m.Group != "rack" {
+		t.Errorf("Find(c2) = %+v, %v", m, ok)
+	}
+	if _, ok := c.Find("c9"); ok {
+		t.Error("c9 was found")
+	}
+	if err := (About{CA: "b"}).Check(c.All(), "c9"); err == nil || !strings.Contains(err.Error(), "ca.pem") {
+		t.Errorf("another CA: %v", err)
+	}
+	if err := (About{CA: "a"}).Check(c.All(), "c9"); err != nil {
+		t.Error(err)
+	}
+}
