@@ -72,6 +72,9 @@ func (ca *CA) derived(label string) ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
+// OtherFiles are the names of the CA's files in the data directory beside its certificate.
+func OtherFiles() []string { return []string{caKeyFile, nextKeyFile, nextFromFile, nextCertFile} }
+
 // KeyFiles are the names of the CA's keys in the data directory.
 func KeyFiles() []string { return []string{caKeyFile, nextKeyFile} }
 

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/api"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
@@ -27,6 +28,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
+	"github.com/ingot-metal/ingot/conductor/member"
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/netboot/mdns"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -141,18 +143,16 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	ca, err := agents.OpenCA(cfg.DataDir)
+	ca, key, err := openKeys(ctx, cfg.DataDir, sharedIn(o, st))
 	if err != nil {
 		return err
 	}
+	others := member.New(cfg.Name(), st)
 	if next := ca.NextFingerprint(); next != "" {
 		log.Info("the CA is being rotated: both are accepted, and from the end on the next one alone", "next", next,
 			"end", ca.Until())
 	}
-	book, err := erasureBook(cfg, st)
-	if err != nil {
-		return err
-	}
+	book := &erasure.Book{Key: key, Store: st, Conductor: cfg.Name()}
 	addr, err := provisioningAddress(cfg)
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	handler, err := api.New(st, en, api.Config{
-		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
+		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), Conductors: others, LockWait: lockWait,
 		Bodies: bodies, Drivers: types,
 		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
 		Certificates: certificates(cfg),
@@ -296,6 +296,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 	}
 
+	if err := st.Describe(ctx, postgres.Up, about(cfg, types, reach).Text()); err != nil {
+		return fmt.Errorf("tell the other conductors of this one: %w", err)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	// The engine outlives the listeners, so that their last events are still stored and acted on.
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
@@ -314,6 +317,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		case <-st.Damaged():
 			stopActs()
 			stopEngine()
+			if o.URL != "" && errors.Is(st.Fault(), store.ErrLost) { // others go on; started again, it is one of them
+				return st.Fault()
+			}
 		case <-gctx.Done():
 			stopActs()
 		}

@@ -4,18 +4,8 @@ import (
 	"context"
 
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
-	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
-
-// erasureBook opens the key and the store for signed reports of erased disks.
-func erasureBook(cfg config.Config, st *store.Store) (*erasure.Book, error) {
-	key, err := erasure.OpenKey(cfg.DataDir)
-	if err != nil {
-		return nil, err
-	}
-	return &erasure.Book{Key: key, Store: st, Conductor: cfg.Name()}, nil
-}
 
 // erased adds the reports in the results of steps to the book, with the names of their nodes.
 func erased(b *erasure.Book, st *store.Store) func(ctx context.Context, nodeUUID string, result []byte) error {

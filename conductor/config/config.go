@@ -33,6 +33,10 @@ type Config struct {
 	Hostname  string `yaml:"hostname"`
 	LogLevel  string `yaml:"log_level"`
 	LogFormat string `yaml:"log_format"`
+
+	ConductorGroup  string `yaml:"conductor_group"`
+	ConductorWeight int    `yaml:"conductor_weight"`
+
 	// NewInstallation is the flag by which a start makes a new database in place of a lost or unusable one. It can't be
 	// set in a file, so each start must request it.
 	NewInstallation bool `yaml:"-"`

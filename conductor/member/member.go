@@ -21,12 +21,10 @@ import (
 
 // About describes a conductor to the others.
 type About struct {
-	Version string   `json:"version"`
-	Agents  string   `json:"agents"`          // host:port at which agents reach it
-	Group   string   `json:"group,omitempty"` // conductor group that it serves; "" is that of nodes without one
-	Types   []string `json:"types"`           // hardware types
-	CA      string   `json:"ca"`              // fingerprint of the CA of its agents, which all must share
-	Weight  float64  `json:"weight"`          // share of the nodes, against the others' weights
+	Agents string   `json:"agents"`          // host:port at which agents reach it
+	Group  string   `json:"group,omitempty"` // conductor group that it serves; "" is that of nodes without one
+	Types  []string `json:"types"`           // hardware types
+	Weight float64  `json:"weight"`          // share of the nodes, against the others' weights
 }
 
 // Text is About as it is stored.
@@ -136,16 +134,4 @@ func score(name, nodeUUID string, weight float64) float64 {
 	x ^= x >> 31
 	u := (float64(x>>11) + 0.5) / (1 << 53) // in (0, 1)
 	return -weight / math.Log(u)
-}
-
-// Check refuses conductors that can't work together with this one.
-func (a About) Check(others []Conductor, self string) error {
-	for _, m := range others {
-		if m.Name != self && m.Alive && m.CA != "" && m.CA != a.CA {
-			return fmt.Errorf(
-				"this conductor has another CA (%s) than conductor %s (%s), so agents of the one would refuse the other: copy ca.pem and ca.key from its data directory into this one's",
-				a.CA, m.Name, m.CA)
-		}
-	}
-	return nil
 }

@@ -97,6 +97,7 @@ func (s *Store) reseal(ctx context.Context, tx *txn, to *seal.Sealer) error {
 		{"results", "seq", "sealed", "'result ' || ref"},
 		{"resources", "seq", "doc", "kind || ' ' || uuid"},
 		{"key_check", "id", "sealed", "'" + checkPurpose + "'"},
+		{"shared", "id", "sealed", "'" + sharedPurpose + "'"},
 	} {
 		ids, err := list(ctx, tx, "read "+t.table, into(func(id *any) []any { return []any{id} }),
 			`SELECT `+t.id+` FROM `+t.table)

@@ -35,7 +35,7 @@ func openServer(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := newStore(o, &postgresDialect, server.String())
 	s.server, s.outcomeTime = server, outcomeTime
-	if s.hold, err = server.Hold(ctx, postgres.Options{Name: o.Name, About: o.About, Lease: o.Lease, Log: s.log,
+	if s.hold, err = server.Hold(ctx, postgres.Options{Name: o.Name, Lease: o.Lease, Log: s.log,
 		Taken: s.fault.lose, Heard: s.heard}); err != nil {
 		return nil, err
 	}

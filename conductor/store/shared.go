@@ -1,7 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -158,10 +162,46 @@ func (s *Store) Moved(f func()) {
 	}
 }
 
-// Drain makes it known that this conductor is to have no nodes any more.
-func (s *Store) Drain(ctx context.Context) error {
+// Describe makes this conductor known to the others: its state, postgres.Up or Draining, and its description.
+func (s *Store) Describe(ctx context.Context, state, doc string) error {
 	if !s.tail.shared {
 		return nil
 	}
-	return s.hold.Drain(ctx)
+	return s.hold.Describe(ctx, state, doc)
+}
+
+// sharedPurpose binds the seal of what Shared returns.
+const sharedPurpose = "shared files"
+
+// Shared returns what SetShared has stored; nil: nothing yet.
+func (s *Store) Shared(ctx context.Context) ([]byte, error) { return s.sharedIn(ctx, s.r) }
+
+func (s *Store) sharedIn(ctx context.Context, q queryer) ([]byte, error) {
+	var sealed []byte
+	err := q.QueryRowContext(ctx, `SELECT sealed FROM shared WHERE id = 1`).Scan(&sealed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what conductors share: %w", err)
+	}
+	plain, err := s.sealer.Open(sharedPurpose, sealed)
+	if err != nil {
+		return nil, s.broken(err)
+	}
+	return plain, nil
+}
+
+// SetShared stores files that all conductors have in common, and reports whether it has: not if another conductor has
+// stored others than was meanwhile.
+func (s *Store) SetShared(ctx context.Context, was, now []byte) (stored bool, err error) {
+	err = s.write(ctx, func(tx *txn) error {
+		present, err := s.sharedIn(ctx, tx)
+		if stored = err == nil && bytes.Equal(present, was); !stored {
+			return err
+		}
+		return tx.exec("write what conductors share", `INSERT INTO shared (id, sealed) VALUES (1, ?)
+			ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed`, s.sealer.Seal(sharedPurpose, now))
+	})
+	return stored && err == nil, err
 }

@@ -233,3 +233,32 @@ func TestOneIsGone(t *testing.T) {
 		t.Errorf("conductors: %+v", got)
 	}
 }
+
+// TestSharedFiles: what conductors share is kept sealed, survives another key, and of two that store at once one learns
+// that it was not the first.
+func TestSharedFiles(t *testing.T) {
+	Engines(t, func(t *testing.T, o Options) {
+		s, ctx := openTest(t, o), t.Context()
+		if b, err := s.Shared(ctx); b != nil || err != nil {
+			t.Errorf("in a new database: %q, %v", b, err)
+		}
+		for _, c := range []struct {
+			was, now string
+			stored   bool
+		}{{"", "one", true}, {"", "other", false}, {"other", "third", false}, {"one", "two", true}} {
+			if stored, err := s.SetShared(ctx, []byte(c.was), []byte(c.now)); stored != c.stored || err != nil {
+				t.Errorf("SetShared(%q, %q) = %v, %v", c.was, c.now, stored, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := RotateKey(ctx, o, nil); err != nil {
+			t.Fatal(err)
+		}
+		s = openTest(t, o)
+		if b, err := s.Shared(ctx); string(b) != "two" || err != nil {
+			t.Errorf("with another key: %q, %v", b, err)
+		}
+	})
+}

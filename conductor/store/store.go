@@ -68,8 +68,8 @@ type Options struct {
 	// directory where nothing shows that there was one before.
 	Ephemeral bool
 	// Name is that of this conductor, and lets several share a PostgreSQL database, each with a name of its own; "":
-	// this is the only one. About describes it to the others.
-	Name, About string
+	// this is the only one.
+	Name string
 	// Lease is how long a conductor may act after its last sign of life; zero: 10 s. All must have the same.
 	Lease time.Duration
 	quiet bool // for tests: no conductor is woken

@@ -231,7 +231,8 @@ var may = map[string][]string{
 	"tools/enrol/discover": {},
 	"tools/enrol/probe":    {"conductor/guard/clean", "conductor/hardware/redfish/quirk"},
 	"tools/lab": {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish",
-		"tools/lab/bmc/redfish/vmedia", "tools/lab/nbd", "tools/lab/site"},
+		"tools/lab/bmc/redfish/vmedia", "tools/lab/nbd", "tools/lab/pg", "tools/lab/site"},
+	"tools/lab/pg":                  {},
 	"tools/lab/nbd":                 {},
 	"tools/lab/bmc":                 {},
 	"tools/lab/bmc/media":           {},
@@ -254,8 +255,8 @@ const numbers = "conductor/rest/exact"
 // programs lists the packages that may start other programs. The ramdisk has none to start, except for the worker and a
 // shell.
 var programs = []string{
-	"initramfs/pid1", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/site",
-	"tools/demo", "tools/cli", "agent/machine/linux",
+	"initramfs/pid1", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/pg",
+	"tools/lab/site", "tools/demo", "tools/cli", "agent/machine/linux",
 }
 
 type pkg struct {

@@ -199,7 +199,10 @@ func (r *rack) daemon() (lab.Daemon, error) {
 	if err := absolute(&d.ProbeKernel); err != nil {
 		return d, err
 	}
-	d.Conductor, err = r.conductor(d.Dir, d.Subnet, d.Site.Netboot)
+	c, err := r.conductor(d.Dir, d.Subnet, d.Site.Netboot)
+	if err == nil {
+		d.Conductors = []lab.ConductorSpec{*c}
+	}
 	return d, err
 }
 

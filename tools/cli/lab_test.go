@@ -28,10 +28,10 @@ func TestRack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(d.Nodes) != 2 || len(d.Nodes[1].Disks) != 2 || d.Nodes[0].Disks[0].SizeBytes != 1<<30 ||
-		d.Nodes[0].MemoryMiB != 768 || d.Conductor == nil {
+		d.Nodes[0].MemoryMiB != 768 || len(d.Conductors) != 1 {
 		t.Errorf("daemon = %+v", d)
 	}
-	b, err := os.ReadFile(d.Conductor.Config)
+	b, err := os.ReadFile(d.Conductors[0].Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,10 +46,10 @@ func TestRack(t *testing.T) {
 		conf.Netboot.RamdiskDir != ramdisk || !filepath.IsAbs(conf.DataDir) {
 		t.Errorf("configuration = %s, %v", b, err)
 	}
-	if err := removeConductor(filepath.Dir(d.Conductor.Config)); err != nil {
+	if err := removeConductor(filepath.Dir(d.Conductors[0].Config)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Dir(d.Conductor.Config)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Dir(d.Conductors[0].Config)); !os.IsNotExist(err) {
 		t.Errorf("the folder is still there: %v", err)
 	}
 	for name, bad := range map[string]func(*rack){
@@ -118,7 +118,7 @@ func TestRackInAForeignNetwork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := os.ReadFile(d.Conductor.Config)
+		b, err := os.ReadFile(d.Conductors[0].Config)
 		if err != nil || !strings.Contains(string(b), want) ||
 			strings.Contains(string(b), "range_end") != (s.DHCP == "") || d.Site.DHCP != s.DHCP {
 			t.Errorf("%+v: %v\n%s", s, err, b)

@@ -209,8 +209,8 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 			Nodes: []lab.NodeSpec{
 				{Name: machine, Firmware: d.Firmware, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30}}}},
 		},
-		Conductor: &lab.ConductorSpec{Bin: d.Ingotd, Config: file, RESTAddr: restAddress(),
-			Log: filepath.Join(dir, "ingotd.log")},
+		Conductors: []lab.ConductorSpec{{Bin: d.Ingotd, Config: file, RESTAddr: restAddress(),
+			Log: filepath.Join(dir, "ingotd.log")}},
 	})
 	if err != nil {
 		return err

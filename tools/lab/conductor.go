@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
@@ -202,6 +203,32 @@ func (c *Conductor) Wait() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
+}
+
+// supervise starts it again a second after it has ended, until it is stopped.
+func (c *Conductor) supervise(ctx context.Context) {
+	for {
+		_ = c.Wait() // the log has it
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		c.lab.mu.Lock()
+		stopped := !c.lab.conductors[c]
+		c.lab.mu.Unlock()
+		if stopped {
+			return
+		}
+		if err := c.Start(ctx); err != nil {
+			c.lab.opts.Log.Warn("the conductor can't be started again", "log", c.log, "err", err)
+		}
+	}
+}
+
+// addAddress gives the lab's host another address in its network.
+func (l *Lab) addAddress(a netip.Addr) error {
+	return ip("-n", l.Namespace, "addr", "add", netip.PrefixFrom(a, l.Subnet.Bits()).String(), "dev", bridge)
 }
 
 func (c *Conductor) signal(sig os.Signal, limit <-chan struct{}) error {

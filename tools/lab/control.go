@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -107,6 +108,7 @@ func (l *Lab) Status() Status {
 	for c := range l.conductors {
 		s.Conductors = append(s.Conductors, ConductorStatus{c.URL(), c.PID(), c.log})
 	}
+	slices.SortFunc(s.Conductors, func(a, b ConductorStatus) int { return cmp.Compare(a.Log, b.Log) })
 	return s
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,12 +22,16 @@ var silent = slog.New(slog.DiscardHandler)
 // Daemon is a lab that runs by itself, and what to run in it.
 type Daemon struct {
 	Options
-	Conductor *ConductorSpec `json:",omitempty"`
+	Conductors []ConductorSpec `json:",omitempty"`
 }
 
 // ConductorSpec is a conductor to run in the lab; see Lab.StartConductor.
 type ConductorSpec struct {
 	Bin, Config, RESTAddr, Log string
+	// Address is one of its own, which the lab's host gets; the zero value: none.
+	Address netip.Addr `json:",omitzero"`
+	// Supervised starts it again whenever it has ended, as a service manager does.
+	Supervised bool `json:",omitempty"`
 }
 
 // readyFD is where a daemon that Launch started reports: nothing and the end when all is well, an error's text
@@ -129,9 +134,18 @@ func RunDaemon(ctx context.Context, in io.Reader, log *slog.Logger) (err error) 
 	defer func() {
 		err = errors.Join(err, l.takeDown(context.WithoutCancel(ctx), purge && err == nil))
 	}()
-	if c := d.Conductor; c != nil {
-		if _, err := l.StartConductor(ctx, c.Bin, c.Config, c.RESTAddr, c.Log); err != nil {
+	for _, s := range d.Conductors {
+		if s.Address.IsValid() {
+			if err := l.addAddress(s.Address); err != nil {
+				return err
+			}
+		}
+		c, err := l.StartConductor(ctx, s.Bin, s.Config, s.RESTAddr, s.Log)
+		if err != nil {
 			return err
+		}
+		if s.Supervised {
+			go c.supervise(ctx)
 		}
 	}
 	tell(nil)

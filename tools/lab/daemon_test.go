@@ -33,8 +33,8 @@ func launch(t *testing.T) (lab.Status, string) {
 			Name: n, Dir: dir,
 			Nodes: []lab.NodeSpec{
 				{Name: "one", MemoryMiB: 64, Disks: []lab.DiskSpec{{File: disk, SizeBytes: 1 << 20}}}}},
-		Conductor: &lab.ConductorSpec{Bin: self, Config: "/etc/ingot.yaml", RESTAddr: "127.0.0.1:0",
-			Log: filepath.Join(dir, "ingotd.log")},
+		Conductors: []lab.ConductorSpec{{Bin: self, Config: "/etc/ingot.yaml", RESTAddr: "127.0.0.1:0",
+			Log: filepath.Join(dir, "ingotd.log")}},
 	}
 	s, err := lab.Launch(t.Context(), []string{self, "run-lab"}, d)
 	if err != nil {
@@ -171,8 +171,8 @@ func TestLaunchReportsErrors(t *testing.T) {
 	dir := t.TempDir()
 	_, err = lab.Launch(t.Context(), []string{self, "run-lab"}, lab.Daemon{
 		Options: lab.Options{Name: name(t), Dir: dir},
-		Conductor: &lab.ConductorSpec{Bin: self, Config: "broken", RESTAddr: "127.0.0.1:0",
-			Log: filepath.Join(dir, "ingotd.log")},
+		Conductors: []lab.ConductorSpec{{Bin: self, Config: "broken", RESTAddr: "127.0.0.1:0",
+			Log: filepath.Join(dir, "ingotd.log")}},
 	})
 	if err == nil || !strings.Contains(err.Error(), "port is no number") {
 		t.Errorf("Launch: %v, want the conductor's complaint", err)

@@ -44,7 +44,6 @@ const (
 // packet that was sent in time may travel.
 type Options struct {
 	Name  string        // of this conductor; "": it needs the database alone
-	About string        // its description for the others
 	Lease time.Duration // zero: 10 s
 	Log   *slog.Logger
 	Taken func(error)
@@ -63,6 +62,9 @@ const (
 	Draining = "draining"
 	Gone     = "gone"
 )
+
+// lockTimeout is the SQLSTATE lock_not_available.
+const lockTimeout = "55P03"
 
 // channel of wake-ups.
 const channel = "ingot"
@@ -218,11 +220,11 @@ func (h *Hold) join(ctx context.Context) (err error) {
 	}
 	var epoch int64
 	if err := tx.QueryRow(ctx, `INSERT INTO conductors (name, epoch, state, beat, changed, joined_at, seen_at, doc)
-		SELECT $1, COALESCE(MAX(epoch), 0) + 1, '`+Up+`', 0, COALESCE(MAX(changed), 0) + 1, `+now+`, `+now+`, $2
+		SELECT $1, COALESCE(MAX(epoch), 0) + 1, '`+Up+`', 0, COALESCE(MAX(changed), 0) + 1, `+now+`, `+now+`, '{}'
 		FROM conductors
 		ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, state = excluded.state, beat = 0,
 			changed = excluded.changed, joined_at = excluded.joined_at, seen_at = excluded.seen_at, doc = excluded.doc
-		RETURNING epoch`, h.Name, h.About).Scan(&epoch); err != nil {
+		RETURNING epoch`, h.Name).Scan(&epoch); err != nil {
 		return err
 	}
 	rows, err := readRows(ctx, tx)
@@ -414,7 +416,8 @@ func (h *Hold) hear(n *pgconn.Notification) {
 
 // beat shows that this conductor lives, and looks whether the others do.
 func (h *Hold) beat(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	// A request that is cut short would end the connection, by which Close says that this conductor has gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askFor)
 	defer cancel()
 	sent := time.Now()
 	tag, err := h.conn.Exec(ctx, `UPDATE conductors SET beat = beat + 1, seen_at = `+now+` WHERE epoch = $1 AND state <> '`+
@@ -458,8 +461,8 @@ func (h *Hold) beat(ctx context.Context) error {
 
 // fence ends the life of a conductor that has not been heard of, unless it is heard of now.
 func (h *Hold) fence(ctx context.Context, r row) error {
-	n, err := h.set(ctx, h.conn, Gone, r.Epoch, &r.beat)
-	if Code(err) == "55P03" { // lock_not_available: the next beat tries again
+	n, err := h.set(ctx, h.conn, Gone, r.Epoch, &r.beat, nil)
+	if Code(err) == lockTimeout { // the next beat tries again
 		return nil
 	}
 	if err != nil {
@@ -475,8 +478,8 @@ func (h *Hold) fence(ctx context.Context, r row) error {
 
 // set changes the state of a conductor, if it lives and, unless beat is nil, its beat is still that. It waits for the
 // transaction that writes, which may be that conductor's, but not so long that this one's own beat is late.
-func (h *Hold) set(ctx context.Context, c *pgx.Conn, state string, epoch int64, beat *int64) (changed int64,
-	err error) {
+func (h *Hold) set(ctx context.Context, c *pgx.Conn, state string, epoch int64, beat *int64,
+	doc *string) (changed int64, err error) {
 	err = pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 		wait := fmt.Sprintf(`SET LOCAL lock_timeout = %d`, (h.Lease / 5).Milliseconds())
 		if _, err := tx.Exec(ctx, wait); err != nil {
@@ -485,21 +488,26 @@ func (h *Hold) set(ctx context.Context, c *pgx.Conn, state string, epoch int64, 
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(writeLock)); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `UPDATE conductors SET state = $1, changed = (SELECT MAX(changed) + 1 FROM conductors)
-			WHERE epoch = $2 AND (beat = $3 OR $3 IS NULL) AND state <> '`+Gone+`'`, state, epoch, beat)
+		tag, err := tx.Exec(ctx, `UPDATE conductors SET state = $1, doc = COALESCE($4, doc),
+				changed = (SELECT MAX(changed) + 1 FROM conductors)
+			WHERE epoch = $2 AND (beat = $3 OR $3 IS NULL) AND state <> '`+Gone+`'`, state, epoch, beat, doc)
 		changed = tag.RowsAffected()
 		return err
 	})
 	return changed, err
 }
 
-// Drain makes it known that this conductor is to have no nodes any more.
-func (h *Hold) Drain(ctx context.Context) error {
+// Describe makes this conductor known to the others: its state, Up or Draining, and its description.
+func (h *Hold) Describe(ctx context.Context, state, doc string) error {
 	c, err := h.server.connect(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = h.set(ctx, c, Draining, h.epoch.Load(), nil)
+	for range 10 {
+		if _, err = h.set(ctx, c, state, h.epoch.Load(), nil, &doc); Code(err) != lockTimeout {
+			break
+		}
+	}
 	return errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 }
 
@@ -618,7 +626,7 @@ func (h *Hold) Close(ctx context.Context) error {
 	}
 	var err error
 	if joined && !h.conn.IsClosed() {
-		_, err = h.set(ctx, h.conn, Gone, h.epoch.Load(), nil)
+		_, err = h.set(ctx, h.conn, Gone, h.epoch.Load(), nil, nil)
 	}
 	if err = errors.Join(err, h.conn.Close(ctx)); err != nil {
 		return fmt.Errorf("give up the database: %w", err)

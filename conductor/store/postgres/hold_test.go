@@ -175,12 +175,15 @@ func TestNames(t *testing.T) {
 		}
 		return s
 	}
-	if err := first.Drain(t.Context()); err != nil {
+	if err := first.Describe(t.Context(), Draining, "the first"); err != nil {
 		t.Fatal(err)
 	}
 	third := w.join(t, "c3", 0)
 	if got := states(third); got != "c1 draining, c2 up, c3 up, " {
 		t.Errorf("states: %s", got)
+	}
+	if got := third.Members()[0].Doc; got != "the first" {
+		t.Errorf("description: %s", got)
 	}
 	if !third.Lives("c1") || third.Lives("c4") || !third.Others() {
 		t.Error("who lives?")
@@ -211,7 +214,7 @@ func until(t *testing.T, otherwise string, f func() bool) {
 // do so although it holds the writers' lock. When it goes on, nothing of it is written.
 func TestFrozen(t *testing.T) {
 	t.Parallel()
-	const lease = time.Second
+	const lease = 2 * time.Second
 	ctx, w := t.Context(), newWorld(t)
 	first, second := w.hold(t, "c1", lease), w.join(t, "c2", lease)
 	if err := first.Join(ctx); err != nil {
@@ -257,13 +260,13 @@ func TestFrozen(t *testing.T) {
 // for dead afterwards.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
-	const lease = time.Second
+	const lease = 3 * time.Second
 	w := newWorld(t)
 	first, second := w.join(t, "c1", lease), w.join(t, "c2", lease)
 	held := w.conn(t) // no beat is stored while this has the table
 	exec(t.Context(), t, held, `BEGIN`)
 	exec(t.Context(), t, held, `LOCK TABLE conductors`)
-	for end := time.Now().Add(5 * lease); time.Now().Before(end); time.Sleep(lease / 2) {
+	for end := time.Now().Add(7 * time.Second); time.Now().Before(end); time.Sleep(lease / 3) {
 		exec(t.Context(), t, held, `SELECT 1`) // not idle
 	}
 	if first.Check() == nil || second.Check() == nil {
