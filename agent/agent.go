@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/image/swarm"
@@ -62,6 +63,8 @@ type Options struct {
 	Status   *Status           // status lines for the console; nil: none
 	State    string            // StateFile; empty: no state is kept
 	LogFiles []string          // files for CollectLogs
+	// Dial connects to a conductor's HOST:PORT; nil: TCP, from any address of the machine.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Restarts counts the restarts of the agent by the first process; Reason is the cause of the last one.
 	Restarts int
 	Reason   string

@@ -477,7 +477,7 @@ func TestPlain(t *testing.T) {
 	}
 	address := free.Addr().String()
 	free.Close()
-	conn, err := dial(address, trust{}.config(nil))
+	conn, err := (&session{o: &Options{}}).dial(address, trust{}.config(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,7 +177,7 @@ func (s *session) attempt(ctx context.Context, address string) (opened bool, err
 		}
 	}
 	cert := s.mem.read().Certificate
-	conn, err := dial(address, s.trust.config(&tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: s.key}))
+	conn, err := s.dial(address, s.trust.config(&tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: s.key}))
 	if err != nil {
 		return false, err
 	}
@@ -272,13 +272,17 @@ func (h handshakes) Clone() credentials.TransportCredentials {
 
 // dial prepares a connection to one address. The dialer resolves names on each attempt: gRPC's own resolver and
 // back-off would come between the agent and the network.
-func dial(address string, t *tls.Config) (*connection, error) {
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
+func (s *session) dial(address string, t *tls.Config) (*connection, error) {
+	open := s.o.Dial
+	if open == nil {
+		dialer := &net.Dialer{Timeout: 5 * time.Second}
+		open = func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }
+	}
 	c := &connection{}
 	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(handshakes{credentials.NewTLS(t), c}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			raw, err := dialer.DialContext(ctx, "tcp", addr)
+			raw, err := open(ctx, addr)
 			c.note(err)
 			return raw, err
 		}),
@@ -296,7 +300,7 @@ func dial(address string, t *tls.Config) (*connection, error) {
 
 // enrol exchanges the boot token for a certificate.
 func (s *session) enrol(ctx context.Context, address string) error {
-	conn, err := dial(address, s.trust.config(nil))
+	conn, err := s.dial(address, s.trust.config(nil))
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,11 @@ func (c *Client) Names(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
+// States lists all nodes with their UUIDs, names, provision states and maintenance flags alone.
+func (c *Client) States(ctx context.Context) ([]rest.Node, error) {
+	return all[rest.Node](ctx, c, "/v1/nodes?fields=uuid,name,provision_state,maintenance", "nodes")
+}
+
 // Node gets a node by UUID or name.
 func (c *Client) Node(ctx context.Context, ident string) (*rest.Node, error) {
 	var n rest.Node

@@ -17,7 +17,7 @@ var rooms = map[string][]string{
 	"initramfs": {},
 	"agent":     {"proto", "images", "initramfs"},
 	"conductor": {"proto", "images"},
-	"tools":     {"proto", "images", "initramfs", "conductor"},
+	"tools":     {"proto", "images", "initramfs", "conductor", "agent"}, // the agent: simulated machines alone
 }
 
 func TestRooms(t *testing.T) {

@@ -156,7 +156,7 @@ func (p *program) enrolFound(ctx context.Context, d discovery, targets []discove
 	if err != nil {
 		return err
 	}
-	there, err := fleet(ctx, c)
+	there, err := enrolledNodes(ctx, c)
 	if err != nil {
 		return err
 	}

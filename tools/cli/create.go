@@ -148,7 +148,7 @@ func (p *program) createAll(ctx context.Context, c *client.Client, file string, 
 	if err != nil {
 		return fmt.Errorf("nothing was done; %s has faults:\n%w", file, err)
 	}
-	there, err := fleet(ctx, c)
+	there, err := enrolledNodes(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (p *program) createAll(ctx context.Context, c *client.Client, file string, 
 // enrolledFleet is the nodes that are there, by name and UUID, and by controller.
 type enrolledFleet struct{ names, controllers map[string]*rest.Node }
 
-func fleet(ctx context.Context, c *client.Client) (*enrolledFleet, error) {
+func enrolledNodes(ctx context.Context, c *client.Client) (*enrolledFleet, error) {
 	nodes, err := c.Nodes(ctx, nil)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func (p *program) labCommand() *cobra.Command {
 		Use: "lab", Short: "A virtual rack of machines with controllers, in a network namespace of its own",
 		Long: `A virtual rack: QEMU machines with controllers that speak IPMI or Redfish, on a network inside a network namespace, where nothing of it
 touches the network of this host. It needs root, QEMU and iproute2, and goes on running until "ingot lab down".`,
-	}, p.labUp(), p.labDown(), p.labStatus(), p.labConsole(), p.labPower(), p.labDemo(), p.labRun())
+	}, p.labUp(), p.labDown(), p.labStatus(), p.labConsole(), p.labPower(), p.labDemo(), p.labFleet(), p.labRun())
 }
 
 // labName is the option that names a lab.

@@ -1,0 +1,96 @@
+package bmc
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// packetConn is the controller's socket, with its faults.
+type packetConn struct {
+	*net.UDPConn
+	bmc     *BMC
+	sending sync.WaitGroup
+
+	overlaps atomic.Int64
+	mu       sync.Mutex
+	waiting  map[netip.AddrPort]time.Time // who waits for an answer, since when
+}
+
+// patience is how long a client waits for an answer; one that asked before that has gone.
+const patience = 2 * time.Second
+
+// Overlaps counts requests that came while another client waited for an answer: one that behaves lets no two of its
+// requests wait at one controller.
+func (b *BMC) Overlaps() int64 {
+	if b.conn == nil {
+		return 0
+	}
+	return b.conn.overlaps.Load()
+}
+
+// asked notes a request.
+func (c *packetConn) asked(from netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for other, since := range c.waiting {
+		switch {
+		case now.Sub(since) > patience:
+			delete(c.waiting, other)
+		case other != from:
+			c.overlaps.Add(1)
+		}
+	}
+	if c.waiting == nil {
+		c.waiting = map[netip.AddrPort]time.Time{}
+	}
+	c.waiting[from] = now
+}
+
+// send answers a client.
+func (c *packetConn) send(p []byte, addr net.Addr) (int, error) {
+	if a, ok := addr.(*net.UDPAddr); ok {
+		c.mu.Lock()
+		delete(c.waiting, a.AddrPort())
+		c.mu.Unlock()
+	}
+	return c.UDPConn.WriteTo(p, addr)
+}
+
+func (c *packetConn) ReadFrom(p []byte) (int, net.Addr, error) {
+	for {
+		n, addr, err := c.UDPConn.ReadFromUDP(p)
+		if err != nil {
+			return n, addr, err
+		}
+		if !c.bmc.faults.Load().Silent {
+			c.asked(addr.AddrPort())
+			return n, addr, nil
+		}
+	}
+}
+
+func (c *packetConn) WriteTo(p []byte, addr net.Addr) (int, error) {
+	f := c.bmc.faults.Load()
+	if f.Silent {
+		return len(p), nil
+	}
+	if f.Delay == 0 {
+		return c.send(p, addr)
+	}
+	late := append([]byte(nil), p...)
+	c.sending.Go(func() {
+		t := time.NewTimer(f.Delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			// UDP may lose the answer; the console asks again.
+			_, _ = c.send(late, addr)
+		case <-c.bmc.ctx.Done():
+		}
+	})
+	return len(p), nil
+}

@@ -1,0 +1,164 @@
+// Package fleet simulates many machines for a running ingotd: a controller each, which speaks IPMI on a loopback
+// address of its own, boots that take time, and the real agent's session over gRPC and TLS, above steps that pretend to
+// work.
+//
+// A machine that is turned on boots for a while. From the network it fetches its boot script from ingotd's HTTP server
+// over loopback, as iPXE does, and runs the agent that the script names; there is no DHCP and no TFTP. From its disk it
+// runs its instance, if an image was "written". Nothing is read from or written to a disk.
+//
+// Faults are drawn per machine from a generator that the seed and the machine's number start: the same seed gives the
+// same machines, and the same faults as long as ingotd asks the same of them. Times are medians; a single duration is
+// between half and one and a half of one.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+// Most is how many machines a fleet may have.
+const Most = 50_000
+
+// Account of every controller.
+const (
+	User     = "admin"
+	Password = "ingot-fleet"
+)
+
+// Port is the UDP port of every controller, at its own address.
+const Port = 6230
+
+// Options of a fleet.
+type Options struct {
+	Nodes int    // number of machines, 1 to Most
+	Seed  uint64 // of all that is drawn
+	// BootURL is ingotd's HTTP server for booting machines, such as http://127.0.0.1:8080.
+	BootURL string
+	Boot    time.Duration // time from power-on to the first sign of what is booted; zero: 45 s
+	Write   time.Duration // time that write_image takes; zero: one minute
+	Step    time.Duration // time of each other step; zero: 5 s
+	Log     *slog.Logger  // nil is silent
+}
+
+// Fleet is running machines. Make it with Start.
+type Fleet struct {
+	o     Options
+	log   *slog.Logger
+	http  *http.Client
+	table []step.Step // the agent's, without functions that work here
+	ctx   context.Context
+	stop  context.CancelFunc
+	life  sync.WaitGroup
+
+	Machines []*Machine
+	counters
+}
+
+// Start makes the machines, which are off. Close ends them.
+func Start(ctx context.Context, o Options) (*Fleet, error) {
+	if o.Nodes < 1 || o.Nodes > Most {
+		return nil, fmt.Errorf("a fleet of %d machines: it may have 1 to %d", o.Nodes, Most)
+	}
+	o.Boot = cmp.Or(o.Boot, 45*time.Second)
+	o.Write = cmp.Or(o.Write, time.Minute)
+	o.Step = cmp.Or(o.Step, 5*time.Second)
+	f := &Fleet{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), table: agent.Steps(nil, nil)}
+	f.http = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for i := range o.Nodes {
+		m, err := f.machine(i)
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		f.Machines = append(f.Machines, m)
+	}
+	return f, nil
+}
+
+// machine makes the machine of a number.
+func (f *Fleet) machine(i int) (*Machine, error) {
+	rng := rand.New(rand.NewPCG(f.o.Seed, uint64(i)))
+	var id uuid.UUID
+	for k := range id {
+		id[k] = byte(rng.Uint32())
+	}
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	m := &Machine{f: f, rng: rng, Name: fmt.Sprintf("fleet-%05d", i), UUID: id,
+		MAC:  fmt.Sprintf("02:f1:ee:%02x:%02x:%02x", byte(i>>16), byte(i>>8), byte(i)),
+		Addr: netip.AddrFrom4([4]byte{127, byte(77 + i/62500), byte(i / 250 % 250), byte(i%250 + 1)})}
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.Addr, Port)))
+	if err != nil {
+		return nil, fmt.Errorf("start the controller of %s (a fleet of %d needs as many open files: see ulimit -n): %w",
+			m.Name, f.o.Nodes, err)
+	}
+	m.bmc, err = bmc.Start(conn, bmc.Config{Name: m.Name, UUID: id, User: User, Password: Password, Machine: m})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return m, nil
+}
+
+// Close ends all machines and controllers.
+func (f *Fleet) Close() error {
+	f.stop()
+	var errs []error
+	for _, m := range f.Machines {
+		errs = append(errs, m.bmc.Close())
+	}
+	f.life.Wait()
+	return errors.Join(errs...)
+}
+
+// Overlaps counts requests that reached a controller while another client waited for its answer.
+func (f *Fleet) Overlaps() (n int64) {
+	for _, m := range f.Machines {
+		n += m.bmc.Overlaps()
+	}
+	return n
+}
+
+// counters count what happens, over all machines.
+type counters struct {
+	mu       sync.Mutex
+	sessions int // open now
+	opened   int // sessions so far
+	refused  int // sessions and enrolments that ingotd refused for good
+	boots    int // starts of machines
+	agents   int // agents running now
+	images   int // images written
+}
+
+// Counts is a snapshot of what happened.
+type Counts struct {
+	Sessions, Opened, Refused, Boots, Agents, Images int
+}
+
+// Counts returns what happened so far.
+func (f *Fleet) Counts() Counts {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := &f.counters
+	return Counts{c.sessions, c.opened, c.refused, c.boots, c.agents, c.images}
+}
+
+// count changes a counter.
+func (f *Fleet) count(of *int, by int) {
+	f.mu.Lock()
+	*of += by
+	f.mu.Unlock()
+}

@@ -1,0 +1,117 @@
+package fleet
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+// Machine is one simulated machine, which its controller controls.
+type Machine struct {
+	Name string
+	MAC  string
+	UUID uuid.UUID
+	Addr netip.Addr // of its controller and of its agent
+
+	f    *Fleet
+	bmc  *bmc.BMC
+	take func() bmc.Boot
+
+	mu        sync.Mutex
+	rng       *rand.Rand
+	now       *boot // nil: it is off
+	installed bool  // there is an image on its disk
+}
+
+// Wire keeps the function that reads the boot flags.
+func (m *Machine) Wire(takeBoot func() bmc.Boot) { m.take = takeBoot }
+
+// On reports whether the power is on.
+func (m *Machine) On() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now != nil
+}
+
+// Start turns it on.
+func (m *Machine) Start() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now == nil {
+		m.startLocked()
+	}
+	return nil
+}
+
+// Stop takes its power away.
+func (m *Machine) Stop() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopLocked()
+	return nil
+}
+
+// Reset restarts it.
+func (m *Machine) Reset() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopLocked()
+	m.startLocked()
+	return nil
+}
+
+// PressPower turns it off, as a well-behaved operating system does.
+func (m *Machine) PressPower() error { return m.Stop() }
+
+// Console returns nil: there is no serial port.
+func (m *Machine) Console() (bmc.Console, error) { return nil, nil }
+
+func (m *Machine) stopLocked() {
+	if m.now != nil {
+		m.now.cut()
+		m.now = nil
+	}
+}
+
+func (m *Machine) startLocked() {
+	m.f.count(&m.f.boots, 1)
+	ctx, off := context.WithCancel(m.f.ctx)
+	b := &boot{m: m, from: m.take(), off: off, dark: make(chan struct{}), waits: m.aboutLocked(m.f.o.Boot)}
+	m.now = b
+	m.f.life.Go(func() {
+		defer off()
+		b.run(ctx)
+	})
+}
+
+// aboutLocked draws a duration with the median d.
+func (m *Machine) aboutLocked(d time.Duration) time.Duration {
+	return d/2 + time.Duration(m.rng.Int64N(int64(d)+1))
+}
+
+// about draws a duration with the median d.
+func (m *Machine) about(d time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.aboutLocked(d)
+}
+
+// setInstalled notes whether there is an image on the disk.
+func (m *Machine) setInstalled(is bool) {
+	m.mu.Lock()
+	m.installed = is
+	m.mu.Unlock()
+}
+
+// Instance reports whether the system on its disk runs.
+func (m *Machine) Instance() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now != nil && m.now.instance
+}
