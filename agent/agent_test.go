@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -287,26 +288,6 @@ func TestCollectLogs(t *testing.T) {
 	}
 }
 
-func TestRedirect(t *testing.T) {
-	c1, c2 := newConductor(t), newConductor(t)
-	// Conductors of one site share their CA.
-	c2.stop()
-	c2.ca, c2.cert = c1.ca, c1.ca.server(t, x509.ExtKeyUsageServerAuth)
-	c2.start()
-	b := newBench(t, c1)
-	b.run()
-	c1.say(&agentv1.ConductorMessage{
-		Body: &agentv1.ConductorMessage_Redirect{Redirect: &agentv1.Redirect{Address: c2.addr}}})
-	poll(t, "a session with the other conductor",
-		func() bool { return c2.count(func() int { return len(c2.hellos) }) == 1 })
-	if n := c2.count(func() int { return len(c2.keys) }); n != 0 {
-		t.Errorf("enrolled %d times with the second conductor, want the certificate to do", n)
-	}
-	// When the new one is gone, the old one is asked in between.
-	c2.stop()
-	poll(t, "the way back", func() bool { return c1.count(func() int { return len(c1.hellos) }) >= 2 })
-}
-
 // TestWorkerDies holds what a new worker makes of the state of one that died in a step.
 func TestWorkerDies(t *testing.T) {
 	c := newConductor(t)
@@ -453,7 +434,7 @@ func TestParseCmdline(t *testing.T) {
 	pin := strings.Repeat("ab", 32)
 	c, err := ParseCmdline("console=ttyS0 ingot.conductor=[fd00::1]:6386 ingot.ca=" + pin +
 		" ingot.token=u.t BOOTIF=01-52-54-00-AA-00-01 quiet ingot.debug=1\n")
-	if err != nil || c.Conductor != "[fd00::1]:6386" || c.CA[0] != 0xab || c.Token != "u.t" ||
+	if err != nil || !slices.Equal(c.Conductors, []string{"[fd00::1]:6386"}) || c.CA[0] != 0xab || c.Token != "u.t" ||
 		c.BootIF.String() != "52:54:00:aa:00:01" || !c.Debug {
 		t.Errorf("ParseCmdline = %+v, %v", c, err)
 	}

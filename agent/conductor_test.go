@@ -91,6 +91,7 @@ type conductor struct {
 	refuse  error    // for Enroll
 	deny    error    // for Session
 	hellos  []*agentv1.Hello
+	came    []time.Time // when they did
 	stream  grpc.BidiStreamingServer[agentv1.AgentMessage, agentv1.ConductorMessage]
 	acked   uint64
 	noAck   bool
@@ -101,6 +102,8 @@ type conductor struct {
 	closed  int              // those that the agent closed in good order
 	clock   time.Time
 	policy  *agentv1.Policy
+	// elsewhere is where agents are sent instead of a welcome; "": they are welcome
+	elsewhere string
 }
 
 func newConductor(t *testing.T) *conductor {
@@ -172,9 +175,12 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 		c.mu.Unlock()
 		return err
 	}
-	c.hellos = append(c.hellos, h)
-	acked := c.acked
+	c.hellos, c.came = append(c.hellos, h), append(c.came, time.Now())
+	acked, elsewhere := c.acked, c.elsewhere
 	c.mu.Unlock()
+	if elsewhere != "" {
+		return errors.Join(c.send(s, redirect(elsewhere)), status.Error(codes.Unavailable, "the node is not here"))
+	}
 	if err := c.send(s,
 		&agentv1.ConductorMessage{
 			Body: &agentv1.ConductorMessage_Welcome{Welcome: &agentv1.Welcome{AckedSeq: acked}}}); err != nil {
@@ -242,6 +248,12 @@ func (c *conductor) plan(id string, generation uint64, steps ...string) {
 		p.Steps = append(p.Steps, &agentv1.Step{Interface: "deploy", Name: s})
 	}
 	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Plan{Plan: p}})
+}
+
+// redirect is the message that sends an agent to another conductor.
+func redirect(to string) *agentv1.ConductorMessage {
+	return &agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_Redirect{Redirect: &agentv1.Redirect{Address: to}}}
 }
 
 // finished gives how a plan ended, nil while it has not.
@@ -335,6 +347,7 @@ type bench struct {
 	opts    Options
 	release chan struct{} // lets the step "wait" end
 	ran     chan string
+	before  func(*Agent) // is called before the agent runs; nil: nothing
 	stop    func() error // ends it, and gives what Run gave
 	ended   func() bool  // by itself
 }
@@ -349,7 +362,8 @@ func newBench(t *testing.T, c *conductor) *bench {
 		}
 	}
 	b.opts = Options{
-		Config: Config{Conductor: c.addr, CA: sha256.Sum256(c.ca.cert.Raw), Token: "secret"}, Version: "test",
+		Config:   Config{Conductors: []string{c.addr}, CA: sha256.Sum256(c.ca.cert.Raw), Token: "secret"},
+		Version:  "test",
 		Identity: inventory.Identity{BootID: "boot-1", MACs: []string{"52:54:00:00:00:01"}, BootMode: "bios"},
 		System:   b.box, Network: b.wire, Log: slog.NewTextHandler(io.Discard, nil), State: t.TempDir() + "/state",
 		Steps: []step.Step{
@@ -386,6 +400,9 @@ func (b *bench) run() *Agent {
 	a, err := New(b.opts)
 	if err != nil {
 		b.t.Fatal(err)
+	}
+	if b.before != nil {
+		b.before(a)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/machine/netup"
+	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 )
 
 // Secret is text that must not appear in a log.
@@ -23,9 +24,9 @@ func (Secret) LogValue() slog.Value { return slog.StringValue("***") }
 
 // Config holds the boot parameters, from the kernel's command line and the file beside it (package segment).
 type Config struct {
-	// Conductor is host:port of the conductor's agent listener, with an IPv6 address in brackets; or mdns: it is looked
-	// for by multicast DNS.
-	Conductor string
+	// Conductors are host:port of the conductors' listeners for agents, with an IPv6 address in brackets, or mdns: one
+	// is looked for by multicast DNS. The agent asks them in this order; any of them knows whose the node is.
+	Conductors []string
 	// SHA-256 of the conductor's CA certificate (DER); zero if the ramdisk has the CA built in
 	CA     [sha256.Size]byte
 	NextCA [sha256.Size]byte // of the next CA, during a rotation; else zero
@@ -48,7 +49,10 @@ func ParseCmdline(cmdline string) (Config, error) {
 		key, value, _ := strings.Cut(w, "=")
 		switch key {
 		case "ingot.conductor":
-			c.Conductor = value
+			c.Conductors = strings.Split(value, ",")
+			if err := checkConductors(c.Conductors); err != nil {
+				errs = append(errs, fmt.Errorf("ingot.conductor=%s: %w", value, err))
+			}
 		case "ingot.token":
 			c.Token = Secret(value)
 		case "ingot.bond":
@@ -88,18 +92,28 @@ func ParseCmdline(cmdline string) (Config, error) {
 			c.BootIF = mac
 		}
 	}
-	if c.Conductor != "" && c.Conductor != multicastDNS {
-		if _, port, err := net.SplitHostPort(c.Conductor); err != nil || port == "" {
-			errs = append(errs, fmt.Errorf("ingot.conductor=%s is neither HOST:PORT nor mdns", c.Conductor))
+	return c, errors.Join(errs...)
+}
+
+// maxConductors bounds those that the boot parameters name.
+const maxConductors = 8
+
+func checkConductors(all []string) error {
+	if len(all) > maxConductors {
+		return fmt.Errorf("%d conductors, more than the %d allowed", len(all), maxConductors)
+	}
+	for _, c := range all {
+		if err := agentv1.CheckAddress(c); err != nil && c != multicastDNS {
+			return fmt.Errorf("neither HOST:PORT nor mdns: %w", err)
 		}
 	}
-	return c, errors.Join(errs...)
+	return nil
 }
 
 // Validate lists the settings that are missing for a session with a conductor.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Conductor == "" {
+	if len(c.Conductors) == 0 {
 		errs = append(errs, errors.New("the kernel's command line names no conductor (ingot.conductor=HOST:PORT or mdns)"))
 	}
 	if c.Token == "" {

@@ -17,11 +17,25 @@ import (
 const endGrace = 5 * time.Second
 
 var (
-	errLeave      = errors.New("the boot is to end")
-	errRedirected = errors.New("redirected to another conductor")
+	errLeave = errors.New("the boot is to end")
 	// errNetworkReset ends a session before its network is acquired again.
 	errNetworkReset = errors.New("the network is to be acquired again")
 )
+
+// redirectedError ends a session because the node belongs to another conductor.
+type redirectedError struct{ address string }
+
+func (e *redirectedError) Error() string { return "redirected to the conductor at " + e.address }
+
+// redirectTo returns the redirectedError for a conductor's message, or what is wrong with its address: then the session
+// has ended like any other. The message has an address and nothing else to follow: whom the agent trusts is decided in
+// the handshake with that address, as with any other.
+func redirectTo(r *agentv1.Redirect) error {
+	if err := agentv1.CheckAddress(r.Address); err != nil {
+		return fmt.Errorf("the conductor redirects this agent to what is no address: %w", err)
+	}
+	return &redirectedError{r.Address}
+}
 
 // serving is one open stream: one goroutine sends from the queue, one receives.
 type serving struct {
@@ -99,9 +113,7 @@ func (s *serving) receive() error {
 		case *agentv1.ConductorMessage_Power:
 			s.power(b.Power)
 		case *agentv1.ConductorMessage_Redirect:
-			s.log.Info("redirected", "conductor", b.Redirect.Address)
-			s.mem.change(func(st *saved) { st.Conductor = b.Redirect.Address })
-			return errRedirected
+			return redirectTo(b.Redirect)
 		case *agentv1.ConductorMessage_NetworkReset:
 			s.log.Info("the conductor has requested to acquire the network again")
 			return errNetworkReset

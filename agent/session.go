@@ -71,6 +71,7 @@ type session struct {
 	key     *ecdsa.PrivateKey
 	digest  string        // of the table of steps
 	started time.Duration // the kernel's uptime at the start of the agent
+	route   *route
 }
 
 // run enrols and keeps a session open until ctx ends or the boot is over.
@@ -78,7 +79,7 @@ func (s *session) run(ctx context.Context) error {
 	var b backoff
 	logged := ""
 	for failures := 0; ctx.Err() == nil; {
-		address := s.address(failures)
+		address := s.route.address()
 		opened, err := false, error(nil)
 		if address == multicastDNS {
 			address, err = mdns.Find(ctx)
@@ -94,13 +95,24 @@ func (s *session) run(ctx context.Context) error {
 		}
 		if opened || errors.Is(err, errNetworkReset) {
 			b.reset()
+			s.route.opened()
 			failures, logged = 0, ""
 		}
 		if errors.Is(err, errNetworkReset) {
 			s.resetNetwork(ctx)
 			continue
 		}
-		failures++
+		var to *redirectedError
+		if errors.As(err, &to) {
+			b.reset()
+			failures, logged = 0, ""
+			s.redirect(ctx, address, to.address, b.next())
+			continue
+		}
+		// Another link is for when no conductor answers: one that the agent was redirected to does not decide that.
+		if !opened && s.route.lost(time.Now()) {
+			failures++
+		}
 		// Each new reason is logged once: a conductor that is down for a night should not fill the log.
 		if text := fmt.Sprint(err); text != logged {
 			logged = text
@@ -114,7 +126,8 @@ func (s *session) run(ctx context.Context) error {
 			_ = step.Sleep(ctx, finalRetry/2+rand.N(finalRetry))
 			continue
 		}
-		if failures%6 == 0 && isUnreachable(err) {
+		if failures >= 6 && isUnreachable(err) {
+			failures = 0
 			s.o.Network.Rotate()
 		}
 		_ = step.Sleep(ctx, b.next())
@@ -135,13 +148,18 @@ func (s *session) resetNetwork(ctx context.Context) {
 	s.log.Info("network is up again", "addresses", s.o.Network.Summary())
 }
 
-// address returns the address to dial: the one the agent was redirected to, and from time to time the original one, in
-// case the other is gone.
-func (s *session) address(failures int) string {
-	if to := s.mem.read().Conductor; to != "" && (failures < 5 || failures%2 == 0) {
-		return to
+// redirect makes another conductor the one to connect to, and waits until it is time for that.
+func (s *session) redirect(ctx context.Context, from, to string, pause time.Duration) {
+	held := s.route.redirected(to, time.Now())
+	s.mem.change(func(st *saved) { st.Conductor = to })
+	if held > 0 {
+		s.log.Warn("the conductors send this agent to and fro, it waits", "from", from, "to", to, "wait", held)
+		pause = held/2 + rand.N(held)
+	} else {
+		s.log.Info("redirected", "from", from, "to", to)
 	}
-	return s.o.Config.Conductor
+	s.o.Status.Line("this node belongs to the conductor at %s", to)
+	_ = step.Sleep(ctx, pause)
 }
 
 func final(err error) bool {
@@ -368,7 +386,7 @@ func (s *session) hello() *agentv1.AgentMessage {
 		BootId: st.BootID, Generation: st.Generation, AgentVersion: s.o.Version, PlanId: st.Plan.ID,
 		PlanGeneration: st.Plan.Generation, StepIndex: uint32(st.Plan.Index), PlanRunning: st.Plan.Running,
 		LastSeq: s.q.last(), StepsDigest: s.digest, WorkerRestarts: uint32(max(s.o.Restarts, 0)),
-		RestartReason: s.o.Reason,
+		RestartReason: s.o.Reason, FollowsRedirects: true,
 	}}}
 }
 
@@ -393,6 +411,9 @@ func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opene
 	}
 	if err != nil {
 		return false, fmt.Errorf("open a session: %w", err)
+	}
+	if r := first.GetRedirect(); r != nil {
+		return false, redirectTo(r)
 	}
 	welcome := first.GetWelcome()
 	if welcome == nil {
@@ -431,7 +452,8 @@ func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opene
 	}
 	cancel(sendErr)
 	err = <-received
-	if errors.Is(err, errRedirected) || errors.Is(err, errNetworkReset) {
+	var to *redirectedError
+	if errors.As(err, &to) || errors.Is(err, errNetworkReset) {
 		return true, err
 	}
 	return true, fmt.Errorf("session ended: %w", err)

@@ -77,6 +77,11 @@ type Config struct {
 	Bodies *limit.Budget
 	// Discovery, unless nil, creates nodes for unknown machines.
 	Discovery *Discovery
+	// Elsewhere, unless nil, returns the address (HOST:PORT of the listener for agents) of the conductor that owns a
+	// node, to which the node's agent is sent; "" if that is this conductor, or if the node has no owner or does not
+	// exist. It is called once for each session, and must not wait for long. An agent that does not say that it follows
+	// redirects is refused with UNAVAILABLE while its node is elsewhere.
+	Elsewhere func(ctx context.Context, nodeUUID string) (address string)
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm
 }
@@ -106,6 +111,7 @@ type Server struct {
 	sessions  map[string]*session // by node UUID
 	refusals  map[string]*refusals
 	strangers limiter
+	turned    limiter // lines about agents that can't be redirected
 	stopping  bool
 	listener  net.Listener
 }
@@ -115,7 +121,8 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{store: store, engine: engine, ca: ca, cfg: cfg, log: log, now: cfg.Now,
 		sessions: map[string]*session{}, refusals: map[string]*refusals{},
-		strangers: limiter{b: budget{size: 10, every: time.Minute}}}
+		strangers: limiter{b: budget{size: 10, every: time.Minute}},
+		turned:    limiter{b: budget{size: 10, every: time.Minute}}}
 	if s.now == nil {
 		s.now = time.Now
 	} else {

@@ -39,10 +39,11 @@ const cleanup = 10 * time.Second
 
 // session is the stream of one agent. Its fields are set before it is registered, apart from acked.
 type session struct {
-	id     identity
-	stream agentv1.Agents_SessionServer
-	meter  *limit.Metered
-	log    *slog.Logger
+	id      identity
+	stream  agentv1.Agents_SessionServer
+	meter   *limit.Metered
+	log     *slog.Logger
+	follows bool // the agent follows redirects
 
 	ctx  context.Context // ends with the session; its cause is the status that the agent gets
 	end  context.CancelCauseFunc
@@ -103,11 +104,16 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	if err != nil {
 		return err
 	}
+	ss.follows = hello.FollowsRedirects
 	known, err := s.register(ss)
 	if err != nil {
 		return err
 	}
 	defer func() { s.unregister(ss, known) }()
+	// Only now: should the node move after this, Redirect finds the session.
+	if to := s.elsewhere(ctx, id.node); to != "" {
+		return s.turnAway(ss, to)
+	}
 
 	n, err := s.check(ctx, ss)
 	if err != nil {
@@ -293,13 +299,17 @@ func (id identity) isOf(n *node.Node) bool {
 	return b != nil && !b.Ended && b.BootID == id.boot && b.Generation == id.generation
 }
 
-// unregister reports the agent as gone, unless another session of it has taken over or the engine never knew it.
+// unregister reports the agent as gone, unless another session of it has taken over, the engine never knew it, or the
+// node is another conductor's by now: that one may have the agent already, and must not take it for lost.
 func (s *Server) unregister(ss *session, known bool) {
 	if !s.drop(ss) || !known {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ss.ctx), cleanup)
 	defer cancel()
+	if errors.Is(context.Cause(ss.ctx), errElsewhere) || s.elsewhere(ctx, ss.id.node) != "" {
+		return
+	}
 	ss.log.Info("agent disconnected", "boot", ss.id.boot, "err", context.Cause(ss.ctx))
 	s.engine.AgentLost(ctx, ss.id.node, ss.id.boot)
 }
@@ -371,6 +381,11 @@ func (s *Server) deliver(ctx context.Context, nodeUUID string, m *agentv1.Conduc
 	if ss == nil {
 		return ErrNoSession
 	}
+	return s.pass(ctx, ss, m)
+}
+
+// pass is deliver for a session.
+func (s *Server) pass(ctx context.Context, ss *session, m *agentv1.ConductorMessage) error {
 	o := outgoing{m, make(chan error, 1)}
 	select {
 	case ss.out <- o:

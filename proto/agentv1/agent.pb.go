@@ -581,8 +581,11 @@ type Hello struct {
 	// Number of restarts of the worker by its supervisor in this boot, and the last reason.
 	WorkerRestarts uint32 `protobuf:"varint,10,opt,name=worker_restarts,json=workerRestarts,proto3" json:"worker_restarts,omitempty"`
 	RestartReason  string `protobuf:"bytes,11,opt,name=restart_reason,json=restartReason,proto3" json:"restart_reason,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The agent follows Redirect within the bounds described there. Without this a conductor that does not own the node
+	// sends none, and ends the stream with UNAVAILABLE: the agent comes back until the node has a place here again.
+	FollowsRedirects bool `protobuf:"varint,12,opt,name=follows_redirects,json=followsRedirects,proto3" json:"follows_redirects,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -690,6 +693,13 @@ func (x *Hello) GetRestartReason() string {
 		return x.RestartReason
 	}
 	return ""
+}
+
+func (x *Hello) GetFollowsRedirects() bool {
+	if x != nil {
+		return x.FollowsRedirects
+	}
+	return false
 }
 
 // Event reports something that happened. Results (step_started, step_finished, plan_finished, worker_restarted) have
@@ -2213,10 +2223,14 @@ func (*NetworkReset) Descriptor() ([]byte, []int) {
 	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{23}
 }
 
-// Redirect sends the agent to another conductor, the new owner of the node.
+// Redirect sends the agent to another conductor, the owner of its node, in place of Welcome or at any time after it; the
+// stream then ends. The agent keeps its plan, connects there with the certificate that it has, trusts the same CA as
+// before, and sends again all that was not acknowledged. Where it can't connect within 10 seconds it asks the
+// conductors that it knew before; conductors that send it to and fro are asked at growing intervals.
 type Redirect struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// HOST:PORT of the other conductor's listener for agents, an IPv6 address in brackets, at most 255 bytes.
+	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2527,7 +2541,7 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.ingot.agent.v1.HelloH\x00R\x05hello\x12-\n" +
 	"\x05event\x18\x02 \x01(\v2\x15.ingot.agent.v1.EventH\x00R\x05eventB\x06\n" +
-	"\x04body\"\xf7\x02\n" +
+	"\x04body\"\xa4\x03\n" +
 	"\x05Hello\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x1e\n" +
 	"\n" +
@@ -2543,7 +2557,8 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\fsteps_digest\x18\t \x01(\tR\vstepsDigest\x12'\n" +
 	"\x0fworker_restarts\x18\n" +
 	" \x01(\rR\x0eworkerRestarts\x12%\n" +
-	"\x0erestart_reason\x18\v \x01(\tR\rrestartReason\"\xcb\x04\n" +
+	"\x0erestart_reason\x18\v \x01(\tR\rrestartReason\x12+\n" +
+	"\x11follows_redirects\x18\f \x01(\bR\x10followsRedirects\"\xcb\x04\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12@\n" +

@@ -47,8 +47,8 @@ type AgentsClient interface {
 	// node's history and not returned to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for
 	// an incompatible protocol; UNAVAILABLE if the caller should try again.
 	Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
-	// Session carries everything else. The agent's first message is Hello; the conductor replies with Welcome, and from
-	// then on either side sends at any time. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
+	// Session carries everything else. The agent's first message is Hello; the conductor replies with Welcome, or with
+	// Redirect, and from Welcome on either side sends at any time. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
 	// and PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a
 	// newer stream of the same agent has replaced this one; all others mean "reconnect with back-off".
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ConductorMessage], error)
@@ -97,8 +97,8 @@ type AgentsServer interface {
 	// node's history and not returned to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for
 	// an incompatible protocol; UNAVAILABLE if the caller should try again.
 	Enroll(context.Context, *EnrollRequest) (*EnrollResponse, error)
-	// Session carries everything else. The agent's first message is Hello; the conductor replies with Welcome, and from
-	// then on either side sends at any time. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
+	// Session carries everything else. The agent's first message is Hello; the conductor replies with Welcome, or with
+	// Redirect, and from Welcome on either side sends at any time. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
 	// and PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a
 	// newer stream of the same agent has replaced this one; all others mean "reconnect with back-off".
 	Session(grpc.BidiStreamingServer[AgentMessage, ConductorMessage]) error

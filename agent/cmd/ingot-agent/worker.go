@@ -73,8 +73,9 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		return nil
 	}
 	network := netup.New(netup.Config{
-		Conductor: cfg.Conductor, BootIF: cfg.BootIF, GUID: id.UUID, Log: slog.New(handler), SetHostname: m.SetHostname,
-		Status: func(s string) { status.Line("%s", s) }, Bonds: cfg.Bonds, VLANs: cfg.VLANs,
+		Conductors: cfg.Conductors, BootIF: cfg.BootIF, GUID: id.UUID, Log: slog.New(handler),
+		SetHostname: m.SetHostname,
+		Status:      func(s string) { status.Line("%s", s) }, Bonds: cfg.Bonds, VLANs: cfg.VLANs,
 		Data: data,
 	})
 	ears := lldp.New(m, links, slog.New(handler))

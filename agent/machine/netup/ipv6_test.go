@@ -203,7 +203,7 @@ func TestRouterAdvertisement(t *testing.T) {
 	r.start(t, "eth0s")
 	d := &dhcp6Server{addr: netip.MustParseAddr("2001:db8:2::50"), dns: netip.MustParseAddr("2001:db8::54")}
 	d.start(t, "eth0s")
-	n := up(t, Config{Conductor: "[2001:db8:ffff::9]:6386", BootIF: mac})
+	n := up(t, Config{Conductors: []string{"[2001:db8:ffff::9]:6386"}, BootIF: mac})
 
 	own := slaac(prefix, mac).String()
 	if got := addresses6(t, "eth0"); !slices.Equal(got, []string{own + "/64"}) {
@@ -254,7 +254,7 @@ func TestManagedAlone(t *testing.T) {
 			}
 		}
 	}()
-	n := up(t, Config{Conductor: "[2001:db8:ffff::9]:6386"})
+	n := up(t, Config{Conductors: []string{"[2001:db8:ffff::9]:6386"}})
 	if gw, src := way("2001:db8:ffff::9"); gw != "fe80::1" || src != "2001:db8:2::50" {
 		t.Errorf("the way to the conductor is over %q from %q", gw, src)
 	}
@@ -288,7 +288,7 @@ func TestOtherConfiguration(t *testing.T) {
 	d := &dhcp6Server{dns: netip.MustParseAddr("2001:db8::54")}
 	d.start(t, "eth0s")
 	// By name: an address is not enough, it has to be looked up.
-	n := up(t, Config{Conductor: "conductor.example:6386"})
+	n := up(t, Config{Conductors: []string{"conductor.example:6386"}})
 	eventually(t, "the name server", func() bool {
 		b, _ := os.ReadFile(n.cfg.Resolv)
 		return string(b) == "nameserver 2001:db8::54\n"

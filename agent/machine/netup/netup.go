@@ -38,8 +38,8 @@ const bootGrace = 3 * time.Second
 
 // Config of the network.
 type Config struct {
-	Conductor string           // host:port
-	BootIF    net.HardwareAddr // link the firmware booted from; its routes come first
+	Conductors []string         // host:port each; a route to one of them suffices
+	BootIF     net.HardwareAddr // link the firmware booted from; its routes come first
 	// system UUID, sent as DHCP option 97 to identify the machine; may be empty
 	GUID   string
 	Resolv string       // resolver file to keep; empty means /etc/resolv.conf
@@ -149,7 +149,7 @@ func (n *Net) lack() string {
 	case len(silent) == 0:
 		return "no carrier on " + strings.Join(down, ", ")
 	case len(n.order) > 0:
-		return "an address, but no route to the conductor " + n.cfg.Conductor
+		return "an address, but no route to the conductor " + strings.Join(n.cfg.Conductors, " or ")
 	}
 	return "no answer to DHCP, and no IPv6 router, on " + strings.Join(silent, ", ")
 }
@@ -406,7 +406,12 @@ func (n *Net) reachable() bool {
 	for _, l := range n.links {
 		fixed = fixed || l.fixed
 	}
-	host, _, err := net.SplitHostPort(n.cfg.Conductor)
+	return slices.ContainsFunc(n.cfg.Conductors, func(c string) bool { return n.routed(c, fixed) })
+}
+
+// routed reports whether a conductor can be reached. The lock is held.
+func (n *Net) routed(conductor string, fixed bool) bool {
+	host, _, err := net.SplitHostPort(conductor)
 	if err != nil {
 		return len(n.order) > 0 || fixed
 	}

@@ -205,7 +205,7 @@ func TestLease(t *testing.T) {
 		}}
 	d.start(t)
 	var name atomic.Value
-	n := up(t, Config{Conductor: "203.0.113.9:6386", GUID: "00112233-4455-6677-8899-aabbccddeeff",
+	n := up(t, Config{Conductors: []string{"203.0.113.9:6386"}, GUID: "00112233-4455-6677-8899-aabbccddeeff",
 		SetHostname: func(s string) error { name.Store(s); return nil }})
 	if got := addresses(t, "eth0"); got != "192.0.2.50/24" {
 		t.Errorf("address %q", got)
@@ -265,7 +265,7 @@ func TestBootIFComesFirst(t *testing.T) {
 		options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(198, 51, 100, 254))}}
 	a.start(t)
 	b.start(t)
-	n := up(t, Config{Conductor: "conductor.example:6386", BootIF: mac})
+	n := up(t, Config{Conductors: []string{"conductor.example:6386"}, BootIF: mac})
 	via := func() string {
 		r, err := netlink.RouteGet(net.IPv4(203, 0, 113, 9))
 		if err != nil || len(r) == 0 {
@@ -299,7 +299,7 @@ func TestReset(t *testing.T) {
 			dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)),
 			dhcpv4.OptIPAddressLeaseTime(time.Hour), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78})}}
 	d.start(t)
-	n := up(t, Config{Conductor: "203.0.113.9:6386"})
+	n := up(t, Config{Conductors: []string{"203.0.113.9:6386"}})
 	// What the test itself has put onto the other ends of the cables goes with a link that is managed, which all four
 	// will be.
 	eventually(t, "all links", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return len(n.links) == 4 })
@@ -350,7 +350,7 @@ func TestOverflow(t *testing.T) {
 		return
 	}
 	cable(t, "eth0", "192.0.2.1/24")
-	n := New(Config{Conductor: "203.0.113.9:6386", Resolv: filepath.Join(t.TempDir(), "resolv.conf")})
+	n := New(Config{Conductors: []string{"203.0.113.9:6386"}, Resolv: filepath.Join(t.TempDir(), "resolv.conf")})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
@@ -449,7 +449,7 @@ func TestLeave(t *testing.T) {
 		options: []dhcpv4.Option{
 			dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptIPAddressLeaseTime(time.Hour)}}
 	d.start(t)
-	n := up(t, Config{Conductor: "192.0.2.1:6386"})
+	n := up(t, Config{Conductors: []string{"192.0.2.1:6386"}})
 	eventually(t, "an address", func() bool { return addresses(t, "eth0") == "192.0.2.50/24" })
 	// Both ends of the cable are in one network namespace: without this the server's end takes nothing from an address
 	// that is the machine's own.

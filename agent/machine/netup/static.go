@@ -175,7 +175,7 @@ func (n *Net) lackData(down []string) string {
 	case len(down) > 0:
 		return "no carrier on " + strings.Join(down, ", ")
 	}
-	return "network_data has no address or route that leads to the conductor " + n.cfg.Conductor
+	return "network_data has no address or route that leads to the conductor " + strings.Join(n.cfg.Conductors, " or ")
 }
 
 // present reports whether the machine has an interface with an address, which it may have lent to a bond.

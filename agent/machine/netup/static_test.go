@@ -76,7 +76,7 @@ func TestNetworkData(t *testing.T) {
 		r.say(advertisement(0, netip.MustParsePrefix(prefix), prefixOnLink|prefixAutonome))
 		r.start(t, link)
 	}
-	n := up(t, Config{Conductor: "10.9.9.9:6386", Data: parse(t, `{
+	n := up(t, Config{Conductors: []string{"10.9.9.9:6386"}, Data: parse(t, `{
 "links": [{"id": "first", "type": "phy", "ethernet_mac_address": "`+mac.String()+`", "mtu": 1400},
           {"id": "second", "type": "phy", "ethernet_mac_address": "`+dhcp.String()+`"}],
 "networks": [
@@ -128,7 +128,7 @@ func TestNetworkDataOfAnotherMachine(t *testing.T) {
 	}
 	mac := cable(t, "eth0", "192.0.2.1/24")
 	said := make(chan string, 8)
-	n := New(Config{Conductor: "203.0.113.9:6386", Resolv: filepath.Join(t.TempDir(), "resolv.conf"),
+	n := New(Config{Conductors: []string{"203.0.113.9:6386"}, Resolv: filepath.Join(t.TempDir(), "resolv.conf"),
 		Log: slog.New(slog.NewTextHandler(os.Stdout, nil)), Status: func(s string) { said <- s }, Data: parse(t, `{
 "links": [{"id": "a", "type": "phy", "ethernet_mac_address": "52:54:00:ff:ff:01"}],
 "networks": [{"type": "ipv4", "link": "a", "ip_address": "192.0.2.77/24"}]}`)})

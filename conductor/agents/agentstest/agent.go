@@ -34,7 +34,7 @@ type StepFunc func(ctx context.Context, s *agentv1.Step, progress func(*agentv1.
 
 // Agent is one boot of a simulated agent. Set the exported fields before use.
 type Agent struct {
-	Addr        string // HOST:PORT of the conductor
+	Addr        string // HOST:PORT of the conductor; changed by redirects
 	Fingerprint string // of its CA, hex
 	Token       string
 	BootID      string   // empty: a new one
@@ -44,7 +44,8 @@ type Agent struct {
 	Digest      string   // of the table of steps
 	Steps       map[string]StepFunc
 	// Power is called with the conductor's power actions; nil ignores them.
-	Power func(agentv1.PowerAction)
+	Power    func(agentv1.PowerAction)
+	Stubborn bool // does not follow redirects, and does not say that it does
 	// Retry is how long to wait before connecting again; zero is 50 ms.
 	Retry time.Duration
 
@@ -122,7 +123,10 @@ func (a *Agent) TLS() *tls.Config {
 // Dial makes a connection with the certificate that the agent has by now.
 func (a *Agent) Dial() (*grpc.ClientConn, error) {
 	a.init()
-	return grpc.NewClient("passthrough:///"+a.Addr, grpc.WithTransportCredentials(credentials.NewTLS(a.TLS())))
+	a.mu.Lock()
+	addr := a.Addr
+	a.mu.Unlock()
+	return grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(a.TLS())))
 }
 
 // Request returns the request that Enroll sends.
@@ -193,6 +197,9 @@ func (a *Agent) Open(ctx context.Context) (agentv1.Agents_SessionClient, *agentv
 	if err != nil {
 		return fail(err)
 	}
+	if r := m.GetRedirect(); r != nil {
+		return fail(a.follow(r))
+	}
 	if m.GetWelcome() == nil {
 		return fail(fmt.Errorf("the first message is %T, want welcome", m.Body))
 	}
@@ -203,7 +210,7 @@ func (a *Agent) hello() *agentv1.Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h := &agentv1.Hello{BootId: a.BootID, Generation: a.Gen, AgentVersion: "simulated", LastSeq: a.seq,
-		StepsDigest: a.Digest}
+		StepsDigest: a.Digest, FollowsRedirects: !a.Stubborn}
 	if a.plan != nil {
 		h.PlanId, h.PlanGeneration, h.StepIndex, h.PlanRunning = a.plan.Id, a.plan.Generation, a.index, a.running
 	}
@@ -284,12 +291,25 @@ func (a *Agent) session(ctx context.Context) error {
 				Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: []byte("logs")}}}
 			a.mu.Unlock()
 			a.wake()
+		case *agentv1.ConductorMessage_Redirect:
+			return a.follow(b.Redirect)
 		case *agentv1.ConductorMessage_Power:
 			if a.Power != nil {
 				a.Power(b.Power.Action)
 			}
 		}
 	}
+}
+
+// follow makes another conductor the one to connect to.
+func (a *Agent) follow(r *agentv1.Redirect) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.Stubborn {
+		return errors.New("a redirect for an agent that does not follow any")
+	}
+	a.Addr = r.Address
+	return fmt.Errorf("redirected to %s", r.Address)
 }
 
 // sendAll sends the unacknowledged events, then new ones.

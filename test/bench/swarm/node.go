@@ -42,7 +42,7 @@ func runAgent(ctx context.Context, args []string) error {
 		return fmt.Errorf("%s is no fingerprint", ca)
 	}
 	o := agent.Options{
-		Config: agent.Config{Conductor: stdnet.JoinHostPort(addr, agentPort), CA: [32]byte(pin),
+		Config: agent.Config{Conductors: []string{stdnet.JoinHostPort(addr, agentPort)}, CA: [32]byte(pin),
 			Token: agent.Secret(token)},
 		Version:  "bench",
 		Identity: box.Identity(),

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	a, err := agent.New(agent.Options{
-		Config:  agent.Config{Conductor: args[0], CA: ca, Token: agent.Secret(args[2])},
+		Config:  agent.Config{Conductors: args[:1], CA: ca, Token: agent.Secret(args[2])},
 		Version: "test", Identity: box.Identity(), System: box.Box{}, Network: box.Box{}, Steps: agent.Steps(m, nil),
 		Log: slog.NewTextHandler(os.Stderr, nil),
 	})
