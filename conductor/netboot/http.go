@@ -284,5 +284,8 @@ func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 // goodConductor reports whether a HOST:PORT is fit for a kernel's command line, where it ends up.
 func goodConductor(hostport string) bool {
 	host, port, err := net.SplitHostPort(hostport)
-	return err == nil && port != "" && paramForm.MatchString(host) && !strings.ContainsAny(host, "=@%+,/")
+	if n, wrong := strconv.ParseUint(port, 10, 16); wrong != nil || n == 0 {
+		return false
+	}
+	return err == nil && paramForm.MatchString(host) && !strings.ContainsAny(host, "=@%+,/")
 }

@@ -115,9 +115,25 @@ func kernelParams(c Config, own string) ([]string, error) {
 	return append([]string{"console=tty0", "console=ttyS0,115200n8"}, strings.Fields(params)...), nil
 }
 
+// maxOthers bounds the other conductors that boot parameters name; the agent takes eight in all.
+const maxOthers = 3
+
+// conductors are those that the agent may ask, this one first.
+func (c Config) conductors() string {
+	all := []string{c.Conductor}
+	if c.Others != nil {
+		for _, o := range c.Others() {
+			if len(all) <= maxOthers && goodConductor(o) && !slices.Contains(all, o) {
+				all = append(all, o)
+			}
+		}
+	}
+	return strings.Join(all, ",")
+}
+
 // agentParams have the agent enrol with a token.
 func agentParams(c Config, token string) []string {
-	words := []string{"ingot.conductor=" + c.Conductor, "ingot.ca=" + c.CA, "ingot.token=" + token}
+	words := []string{"ingot.conductor=" + c.conductors(), "ingot.ca=" + c.CA, "ingot.token=" + token}
 	if c.NextCA != "" {
 		words = append(words, "ingot.ca.next="+c.NextCA)
 	}
@@ -141,6 +157,10 @@ func commandLine(c Config, token, mac, own string, bonds ...string) (string, err
 		words = append(words, "BOOTIF=01-"+strings.ReplaceAll(mac, ":", "-"))
 	}
 	line := strings.Join(append(words, bonds...), " ")
+	if len(line) > maxCommandLine && c.Others != nil {
+		c.Others = nil // this conductor suffices
+		return commandLine(c, token, mac, own, bonds...)
+	}
 	if len(line) > maxCommandLine {
 		return "", tooLong(len(line))
 	}

@@ -5,8 +5,39 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
+
+// TestOtherConductors: a machine is told of some others, as far as there is room for them, and of nothing that is no
+// address.
+func TestOtherConductors(t *testing.T) {
+	var others []string
+	c := Config{Conductor: "192.0.2.1:6386", Others: func() []string { return others }}
+	names := func(own string) []string {
+		line, err := commandLine(c, "t", "", own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := agent.ParseCmdline(strings.ReplaceAll(line, "ingot.ca=", "ignored="))
+		if err != nil {
+			t.Fatalf("the agent does not understand %q: %v", line, err)
+		}
+		return config.Conductors
+	}
+	if got := names(""); !slices.Equal(got, []string{"192.0.2.1:6386"}) {
+		t.Errorf("alone: %q", got)
+	}
+	others = []string{"a b:1", "x,y:1", "192.0.2.1:6386", "[2001:db8::2]:6386", "c3.example:1", "x:1\ninit=/bin/sh",
+		"192.0.2.4:6386", "192.0.2.5:6386"}
+	want := []string{"192.0.2.1:6386", "[2001:db8::2]:6386", "c3.example:1", "192.0.2.4:6386"}
+	if got := names(""); !slices.Equal(got, want) {
+		t.Errorf("with others: %q, want %q", got, want)
+	}
+	if got := names(strings.Repeat("a", 1925)); !slices.Equal(got, want[:1]) {
+		t.Errorf("on a long command line: %q, want %q", got, want[:1])
+	}
+}
 
 func TestBondParams(t *testing.T) {
 	two := []string{"52:54:00:00:00:02", "52:54:00:00:00:01"}

@@ -100,8 +100,11 @@ type Config struct {
 	TokenLife    time.Duration
 
 	Conductor string // HOST:PORT as agents reach it
-	CA        string // SHA-256 of its CA's certificate, hex
-	NextCA    string // of the CA that follows it, while it is rotated; else empty
+	// Others, unless nil, returns the HOST:PORT of other conductors on the same database, for agents that can't reach
+	// this one any more; some of them are named in boot parameters.
+	Others func() []string
+	CA     string // SHA-256 of its CA's certificate, hex
+	NextCA string // of the CA that follows it, while it is rotated; else empty
 	// ExternalURL is the address of the HTTP server as controllers reach it; "": the one of machines.
 	ExternalURL string
 	// ImageKey makes the addresses and tokens of boot images.

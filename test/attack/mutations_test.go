@@ -197,6 +197,8 @@ var mutations = []mutation{
 		"conductor/agents:TestStubbornAgent", "an agent that can't be redirected got"},
 	{"hostile peers", "conductor/agents/session.go", `|| s.elsewhere(ctx, ss.id.node) != "" {`, `{`,
 		"conductor/agents:TestLostElsewhere", "losses were reported"},
+	{"hostile peers", "conductor/netboot/http.go", `wrong != nil || n == 0`, `wrong == nil && n == 0`,
+		"conductor/netboot:TestOtherConductors", "with others"},
 	{"hostile peers", "conductor/netboot/bootimage.go", `err != nil || !bootsFromImage(n, s.now()) ||`, `err != nil ||`,
 		"conductor/netboot:TestBootImageIsOfOneBoot", "200, want 404"},
 	{"hostile peers", "conductor/hardware/redfish/controller/controller.go",
