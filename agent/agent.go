@@ -110,7 +110,8 @@ func New(o Options) (*Agent, error) {
 	a.plans = &plans{runner: &step.Runner{Table: o.Steps, Log: a.log}, log: a.log, status: o.Status, q: a.q, mem: a.mem,
 		swarm: neighbours, rescue: a.rescue, settle: o.System.Settle, facts: &step.Facts{}}
 	a.session = &session{o: &a.o, log: a.log, q: a.q, mem: a.mem, plans: a.plans, swarm: neighbours, key: key,
-		digest: m.Digest, started: o.Identity.Uptime(), route: newRoute(o.Config.Conductors, a.mem.st.Conductor),
+		digest: m.Digest, started: o.Identity.Uptime(),
+		route: newRoute(o.Config.Conductors, a.mem.st.Conductors, a.mem.st.Conductor),
 		trust: trust{pin: o.Config.CA, next: o.Config.NextCA, built: o.BuiltCA, seen: &seen{}}}
 	a.q.save = a.mem.save
 	a.mem.save()

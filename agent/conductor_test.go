@@ -104,6 +104,7 @@ type conductor struct {
 	policy  *agentv1.Policy
 	// elsewhere is where agents are sent instead of a welcome; "": they are welcome
 	elsewhere string
+	others    []string // named in the welcome
 }
 
 func newConductor(t *testing.T) *conductor {
@@ -176,14 +177,14 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 		return err
 	}
 	c.hellos, c.came = append(c.hellos, h), append(c.came, time.Now())
-	acked, elsewhere := c.acked, c.elsewhere
+	acked, elsewhere, others := c.acked, c.elsewhere, c.others
 	c.mu.Unlock()
 	if elsewhere != "" {
 		return errors.Join(c.send(s, redirect(elsewhere)), status.Error(codes.Unavailable, "the node is not here"))
 	}
+	welcome := &agentv1.Welcome{AckedSeq: acked, Conductors: others}
 	if err := c.send(s,
-		&agentv1.ConductorMessage{
-			Body: &agentv1.ConductorMessage_Welcome{Welcome: &agentv1.Welcome{AckedSeq: acked}}}); err != nil {
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -95,12 +95,9 @@ func ParseCmdline(cmdline string) (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// maxConductors bounds those that the boot parameters name.
-const maxConductors = 8
-
 func checkConductors(all []string) error {
-	if len(all) > maxConductors {
-		return fmt.Errorf("%d conductors, more than the %d allowed", len(all), maxConductors)
+	if len(all) > agentv1.MaxConductors {
+		return fmt.Errorf("%d conductors, more than the %d allowed", len(all), agentv1.MaxConductors)
 	}
 	for _, c := range all {
 		if err := agentv1.CheckAddress(c); err != nil && c != multicastDNS {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 )
 
 // site gives two conductors with one CA, as those of one installation have it.
@@ -186,10 +188,29 @@ func TestSeveralConductors(t *testing.T) {
 	poll(t, "a session with the first", func() bool { return c1.sessions() == 1 })
 }
 
+// TestNamedConductors: a conductor that the boot parameters do not name is asked, too, by the next worker as well.
+func TestNamedConductors(t *testing.T) {
+	c1, c2 := site(t)
+	c1.mu.Lock()
+	c1.others = []string{"", c2.addr}
+	c1.mu.Unlock()
+	b := newBench(t, c1)
+	b.run()
+	poll(t, "a session with the first", func() bool { return c1.sessions() == 1 })
+	poll(t, "the second's address in the state", func() bool {
+		state, err := os.ReadFile(b.opts.State)
+		return err == nil && strings.Contains(string(state), `"conductors":["`+c2.addr+`"]`)
+	})
+	_ = b.stop()
+	c1.stop()
+	b.run()
+	poll(t, "a session with the second", func() bool { return c2.sessions() == 1 })
+}
+
 func TestRoute(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	after := func(d time.Duration) time.Time { now = now.Add(d); return now }
-	r := newRoute([]string{"a", "b"}, "")
+	r := newRoute([]string{"a", "b"}, nil, "")
 	at := func(want string) {
 		t.Helper()
 		if r.address() != want {
@@ -236,7 +257,25 @@ func TestRoute(t *testing.T) {
 			t.Error("the pause counts as time in which the conductor does not answer")
 		}
 	}
-	if p := r.redirected("d", after(2*time.Minute)); p != 0 {
+	if p := r.redirected("a", after(2*time.Minute)); p != 0 {
 		t.Errorf("after two quiet minutes a redirect waits for %s", p)
 	}
+	// Those that a Welcome names are asked, too, without what is no address.
+	many := slices.Repeat([]string{"x:1"}, agentv1.MaxConductors)
+	named := append([]string{"a", "e:1", "e:1", "0.0.0.0:1", "f:1"}, many...)
+	if got := r.learn(named); !slices.Equal(got, []string{"e:1", "e:1", "f:1", "x:1", "x:1", "x:1"}) {
+		t.Errorf("learns %q", got)
+	}
+	if r.learn(named) != nil {
+		t.Error("learns the same again")
+	}
+	after(time.Minute)
+	for _, want := range []string{"b", "e:1", "f:1", "x:1", "a", "b"} {
+		r.lost(after(time.Minute))
+		at(want)
+	}
+	r.learn(nil)
+	at("b")
+	r.lost(after(time.Second))
+	at("a")
 }

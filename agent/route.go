@@ -1,6 +1,11 @@
 package agent
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
+)
 
 const (
 	// patience is how long the agent tries the conductor that it was redirected to before it asks the others.
@@ -17,42 +22,60 @@ const (
 // answer all that the agent knows, in turn.
 type route struct {
 	home     []string // of the boot parameters
+	others   []string // named by the last conductor that had a session with the agent
+	away     string   // where the agent was redirected to; "": nowhere yet
+	present  string   // the one to connect to
 	patience time.Duration
-	away     string    // where the agent was redirected to; "": nowhere yet
-	at       int       // index into home of the one to connect to; len(home): away
 	failed   time.Time // since when away has not answered; zero: it did at last
 	hops     int       // redirects in a row
 	hopped   time.Time // when the last redirect came
 }
 
 // newRoute starts with the conductor that an earlier worker of this boot was redirected to, if any.
-func newRoute(home []string, away string) *route {
-	r := &route{home: home, patience: patience, away: away}
-	if away != "" {
-		r.at = len(home)
+func newRoute(home, others []string, away string) *route {
+	r := &route{home: home, others: others, patience: patience, away: away, present: away}
+	if away == "" && len(home) > 0 {
+		r.present = home[0]
 	}
 	return r
 }
 
 // address is that of the conductor to connect to now.
-func (r *route) address() string {
-	if r.at < len(r.home) {
-		return r.home[r.at]
-	}
-	return r.away
-}
+func (r *route) address() string { return r.present }
 
 // opened notes that a session was opened.
 func (r *route) opened() { r.failed = time.Time{} }
 
+// learn takes the conductors that a Welcome names, and returns them, without what is no address; nil if they are known.
+func (r *route) learn(named []string) []string {
+	others := []string{}
+	for _, c := range named[:min(len(named), agentv1.MaxConductors)] {
+		if agentv1.CheckAddress(c) == nil {
+			others = append(others, c)
+		}
+	}
+	if slices.Equal(others, r.others) {
+		return nil
+	}
+	r.others = others
+	return others
+}
+
+// known are all conductors, each once.
+func (r *route) known() []string {
+	var all []string
+	for _, c := range slices.Concat(r.home, r.others, []string{r.away}) {
+		if c != "" && !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
 // lost notes that no session was opened at the present address, and moves on to the next one if it is time for that. It
 // reports whether it moved, be it to the same one.
 func (r *route) lost(now time.Time) (moved bool) {
-	known := len(r.home)
-	if r.away != "" {
-		known++
-	}
-	if r.at == len(r.home) {
+	if r.present == r.away {
 		if r.failed.IsZero() {
 			r.failed = now
 		}
@@ -60,7 +83,8 @@ func (r *route) lost(now time.Time) (moved bool) {
 			return false
 		}
 	}
-	r.at = (r.at + 1) % known
+	all := r.known()
+	r.present = all[(slices.Index(all, r.present)+1)%len(all)]
 	return true
 }
 
@@ -74,6 +98,6 @@ func (r *route) redirected(to string, now time.Time) (pause time.Duration) {
 		pause = min(time.Second<<min(r.hops-freeHops-1, 10), maxHopPause)
 	}
 	r.hopped = now.Add(pause)
-	r.away, r.at, r.failed = to, len(r.home), r.hopped
+	r.away, r.present, r.failed = to, to, r.hopped
 	return pause
 }

@@ -423,6 +423,9 @@ func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opene
 		s.setClock(t.AsTime())
 	}
 	s.q.reopen(welcome.AckedSeq)
+	if others := s.route.learn(welcome.Conductors); others != nil {
+		s.mem.change(func(st *saved) { st.Conductors = others })
+	}
 	s.enableSwarm()
 	//nolint:contextcheck the swarm serves others across sessions; the stream's context has the address only
 	s.swarm.Session(localAddr(stream.Context()))

@@ -25,8 +25,9 @@ type saved struct {
 	Certificate []byte   `json:"certificate,omitempty"`
 	NodeUUID    string   `json:"node_uuid,omitempty"`
 	Generation  uint64   `json:"generation,omitempty"`
-	Conductor   string   `json:"conductor,omitempty"` // address the agent was redirected to
-	Swarm       *uint64  `json:"swarm,omitempty"`     // bytes per second for neighbours; nil: no swarms
+	Conductor   string   `json:"conductor,omitempty"`  // address the agent was redirected to
+	Conductors  []string `json:"conductors,omitempty"` // others that the conductor has named
+	Swarm       *uint64  `json:"swarm,omitempty"`      // bytes per second for neighbours; nil: no swarms
 	LastSeq     uint64   `json:"last_seq"`
 	Results     [][]byte `json:"results,omitempty"` // events, not acknowledged
 	Plan        savedPlan

@@ -24,6 +24,20 @@ func (s *Server) elsewhere(ctx context.Context, nodeUUID string) string {
 	return s.cfg.Elsewhere(ctx, nodeUUID)
 }
 
+// others are the conductors that an agent is to know beside this one.
+func (s *Server) others() []string {
+	if s.cfg.Others == nil {
+		return nil
+	}
+	var out []string
+	for _, o := range s.cfg.Others() {
+		if len(out) < agentv1.MaxConductors && agentv1.CheckAddress(o) == nil {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
 // turnAway sends an agent that has just said hello to the owner of its node. One that does not follow is refused for
 // now: the node may come back to this conductor.
 func (s *Server) turnAway(ss *session, to string) error {

@@ -28,6 +28,7 @@ type owners struct {
 	mu    sync.Mutex
 	owner string
 	asked int
+	all   []string // addresses of the conductors
 }
 
 func (o *owners) set(addr string) { o.mu.Lock(); o.owner = addr; o.mu.Unlock() }
@@ -51,8 +52,17 @@ func peers(r *rig, o *owners, count int) []*peer {
 			r.t.Fatal(err)
 		}
 		p := &peer{brain: &brain{}, addr: l.Addr().String(), log: new(bytes.Buffer)}
+		o.mu.Lock()
+		o.all = append(o.all, p.addr)
+		o.mu.Unlock()
 		p.Server, err = agents.New(r.st, p.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{p.addr},
 			NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+			Others: func() []string {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				return append([]string{"nonsense"},
+					slices.DeleteFunc(slices.Clone(o.all), func(a string) bool { return a == p.addr })...)
+			},
 			Elsewhere: func(context.Context, string) string {
 				o.mu.Lock()
 				defer o.mu.Unlock()

@@ -82,6 +82,9 @@ type Config struct {
 	// exist. It is called once for each session, and must not wait for long. An agent that does not say that it follows
 	// redirects is refused with UNAVAILABLE while its node is elsewhere.
 	Elsewhere func(ctx context.Context, nodeUUID string) (address string)
+	// Others, unless nil, returns the addresses of other conductors, as Elsewhere does, which agents may ask when this
+	// one is gone. It must not wait.
+	Others func() []string
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm
 }

@@ -121,7 +121,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	}
 	known = true
 	ss.acked = n.Boot.AckedSeq
-	welcome := &agentv1.Welcome{Clock: timestamppb.New(s.now()), AckedSeq: ss.acked}
+	welcome := &agentv1.Welcome{Clock: timestamppb.New(s.now()), AckedSeq: ss.acked, Conductors: s.others()}
 	if err := stream.Send(
 		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err

@@ -17,6 +17,9 @@ var (
 	zone = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,15}$`) // an interface's name
 )
 
+// MaxConductors bounds the conductors that an agent's boot parameters or a Welcome may name.
+const MaxConductors = 8
+
 // CheckAddress reports what is wrong with the HOST:PORT of a conductor's listener for agents: a name or IP address
 // (IPv6 in brackets) that one machine can have, and a port other than 0.
 func CheckAddress(hostport string) error {

@@ -1848,7 +1848,10 @@ type Welcome struct {
 	Clock *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
 	// Highest sequence number stored by the conductor for this boot; the agent drops events up to it and sends the rest
 	// again.
-	AckedSeq      uint64 `protobuf:"varint,2,opt,name=acked_seq,json=ackedSeq,proto3" json:"acked_seq,omitempty"`
+	AckedSeq uint64 `protobuf:"varint,2,opt,name=acked_seq,json=ackedSeq,proto3" json:"acked_seq,omitempty"`
+	// HOST:PORT of other conductors that the agent may ask when this one is gone, as in Redirect; they replace those of an
+	// earlier Welcome. At most 8 count.
+	Conductors    []string `protobuf:"bytes,3,rep,name=conductors,proto3" json:"conductors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1895,6 +1898,13 @@ func (x *Welcome) GetAckedSeq() uint64 {
 		return x.AckedSeq
 	}
 	return 0
+}
+
+func (x *Welcome) GetConductors() []string {
+	if x != nil {
+		return x.Conductors
+	}
+	return nil
 }
 
 // Plan is a maximal run of in-band steps. The agent executes it by itself, in order, whether or not the conductor is
@@ -2649,10 +2659,13 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\vswarm_peers\x18\b \x01(\v2\x1a.ingot.agent.v1.SwarmPeersH\x00R\n" +
 	"swarmPeers\x12C\n" +
 	"\rnetwork_reset\x18\t \x01(\v2\x1c.ingot.agent.v1.NetworkResetH\x00R\fnetworkResetB\x06\n" +
-	"\x04body\"X\n" +
+	"\x04body\"x\n" +
 	"\aWelcome\x120\n" +
 	"\x05clock\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05clock\x12\x1b\n" +
-	"\tacked_seq\x18\x02 \x01(\x04R\backedSeq\"x\n" +
+	"\tacked_seq\x18\x02 \x01(\x04R\backedSeq\x12\x1e\n" +
+	"\n" +
+	"conductors\x18\x03 \x03(\tR\n" +
+	"conductors\"x\n" +
 	"\x04Plan\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
