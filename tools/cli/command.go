@@ -63,6 +63,8 @@ func addFlags(cmd *cobra.Command, options []option) {
 			f.IntVarP(to, name, short, *to, o.usage)
 		case *int64:
 			f.Int64VarP(to, name, short, *to, o.usage)
+		case *float64:
+			f.Float64VarP(to, name, short, *to, o.usage)
 		case *time.Duration:
 			f.DurationVarP(to, name, short, *to, o.usage)
 		case *[]string:

@@ -30,7 +30,7 @@ type fleetRun struct {
 
 func (p *program) labFleet() *cobra.Command {
 	r := fleetRun{Options: fleet.Options{Nodes: 10, BootURL: "http://127.0.0.1:8080", Boot: 45 * time.Second,
-		Write: time.Minute, Step: 5 * time.Second}, seed: 1, target: "active", tries: 3}
+		Write: time.Minute, Step: 5 * time.Second, Trouble: 20 * time.Second}, seed: 1, target: "active", tries: 3}
 	return p.online(&cobra.Command{
 		Use: "fleet", Short: "Simulate many machines for a running ingotd",
 		Long: `Simulate machines for an ingotd on this host, which are enrolled, inspected, cleaned and deployed as real ones are: each has a controller
@@ -55,6 +55,12 @@ descriptor for its controller and one for its agent (ulimit -n).`,
 		opt("boot", &r.Boot, "time from power-on to the boot script; single times are between half and one and a half"),
 		opt("write", &r.Write, "time to write an image"),
 		opt("step", &r.Step, "time of every other step"),
+		opt("die", &r.Rates.Die, "rate (0 to 1) of steps in which the agent dies; the machine stays on"),
+		opt("freeze", &r.Rates.Freeze, "rate of steps in which the machine falls silent, with its connections open"),
+		opt("lie", &r.Rates.Lie, "rate of power actions that a controller does not do, or denies for a while"),
+		opt("fail", &r.Rates.Fail, "rate of power actions after which a controller is busy or silent for a while"),
+		opt("slow", &r.Rates.Slow, "share of controllers that take a fortieth of --trouble for each answer"),
+		opt("trouble", &r.Trouble, "time that a controller lies or is out of order"),
 		opt("boot-url", &r.BootURL, "ingotd's HTTP server for booting machines").freeText(),
 		opt("prepare", &r.prepare, "write the configuration and the ramdisk of an ingotd into this folder, and end"),
 		opt("verbose", &r.verbose, "say what fails"),
@@ -72,8 +78,8 @@ func (p *program) runFleet(ctx context.Context, c *client.Client, r fleetRun) er
 	if r.Nodes < 1 || r.Nodes > fleet.Most {
 		return usage("--nodes %d: a fleet has 1 to %d machines", r.Nodes, fleet.Most)
 	}
-	if r.Boot <= 0 || r.Write <= 0 || r.Step <= 0 {
-		return usage("--boot, --write and --step are times of more than 0s")
+	if r.Boot <= 0 || r.Write <= 0 || r.Step <= 0 || r.Trouble <= 0 {
+		return usage("--boot, --write, --step and --trouble are times of more than 0s")
 	}
 	if r.prepare != "" {
 		if err := absolute(&r.prepare); err != nil {

@@ -30,6 +30,7 @@ type boot struct {
 	waits time.Duration // until firmware and kernel are through
 	off   context.CancelFunc
 	dark  chan struct{} // closed when no packet leaves it any more
+	kill  func()        // ends the agent alone
 	once  sync.Once
 
 	instance bool // the installed system runs; under the machine's lock
@@ -122,6 +123,8 @@ func (b *boot) agent(ctx context.Context, line string) error {
 		return err
 	}
 	f := b.m.f
+	ctx = b.withKill(ctx)
+	defer b.kill()
 	a, err := agent.New(agent.Options{Config: cfg, Version: "fleet", Steps: b.steps(ctx), System: b, Network: wire{},
 		Identity: inventory.Identity{BootID: uuid.NewString(), MACs: []string{b.m.MAC}, UUID: b.m.UUID.String(),
 			Serial: b.m.Name, BootMode: "bios"},

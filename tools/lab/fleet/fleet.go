@@ -52,6 +52,8 @@ type Options struct {
 	Boot    time.Duration // time from power-on to the first sign of what is booted; zero: 45 s
 	Write   time.Duration // time that write_image takes; zero: one minute
 	Step    time.Duration // time of each other step; zero: 5 s
+	Rates   Rates         // of faults
+	Trouble time.Duration // time that a controller is busy, is silent or lies; zero: 20 s
 	Log     *slog.Logger  // nil is silent
 }
 
@@ -74,9 +76,13 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	if o.Nodes < 1 || o.Nodes > Most {
 		return nil, fmt.Errorf("a fleet of %d machines: it may have 1 to %d", o.Nodes, Most)
 	}
+	if err := o.Rates.check(); err != nil {
+		return nil, err
+	}
 	o.Boot = cmp.Or(o.Boot, 45*time.Second)
 	o.Write = cmp.Or(o.Write, time.Minute)
 	o.Step = cmp.Or(o.Step, 5*time.Second)
+	o.Trouble = cmp.Or(o.Trouble, 20*time.Second)
 	f := &Fleet{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), table: agent.Steps(nil, nil)}
 	f.http = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -110,6 +116,10 @@ func (f *Fleet) machine(i int) (*Machine, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	if m.drawLocked(f.o.Rates.Slow) {
+		m.delay = m.aboutLocked(f.o.Trouble / 40)
+		m.bmc.SetFaults(bmc.Faults{Delay: m.delay})
+	}
 	return m, nil
 }
 
@@ -141,11 +151,16 @@ type counters struct {
 	boots    int // starts of machines
 	agents   int // agents running now
 	images   int // images written
+	deaths   int // agents that died
+	frosts   int // machines that froze
+	lies     int // power actions about which a controller lied
+	fails    int // times that a controller was out of order
 }
 
 // Counts is a snapshot of what happened.
 type Counts struct {
 	Sessions, Opened, Refused, Boots, Agents, Images int
+	Deaths, Frosts, Lies, Fails                      int
 }
 
 // Counts returns what happened so far.
@@ -153,7 +168,8 @@ func (f *Fleet) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := &f.counters
-	return Counts{c.sessions, c.opened, c.refused, c.boots, c.agents, c.images}
+	return Counts{c.sessions, c.opened, c.refused, c.boots, c.agents, c.images, c.deaths, c.frosts,
+		c.lies, c.fails}
 }
 
 // count changes a counter.

@@ -22,20 +22,26 @@ type Machine struct {
 	f    *Fleet
 	bmc  *bmc.BMC
 	take func() bmc.Boot
+	// delay of each answer of its controller
+	delay time.Duration
 
 	mu        sync.Mutex
 	rng       *rand.Rand
 	now       *boot // nil: it is off
 	installed bool  // there is an image on its disk
+	said      *bool // the power state that the controller claims; nil: the true one
 }
 
 // Wire keeps the function that reads the boot flags.
 func (m *Machine) Wire(takeBoot func() bmc.Boot) { m.take = takeBoot }
 
-// On reports whether the power is on.
+// On reports whether the power is on, as the controller has it.
 func (m *Machine) On() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.said != nil {
+		return *m.said
+	}
 	return m.now != nil
 }
 
@@ -43,27 +49,28 @@ func (m *Machine) On() bool {
 func (m *Machine) Start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.now == nil {
-		m.startLocked()
-	}
-	return nil
+	return m.actLocked(func() {
+		if m.now == nil {
+			m.startLocked()
+		}
+	})
 }
 
 // Stop takes its power away.
 func (m *Machine) Stop() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stopLocked()
-	return nil
+	return m.actLocked(m.stopLocked)
 }
 
 // Reset restarts it.
 func (m *Machine) Reset() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stopLocked()
-	m.startLocked()
-	return nil
+	return m.actLocked(func() {
+		m.stopLocked()
+		m.startLocked()
+	})
 }
 
 // PressPower turns it off, as a well-behaved operating system does.

@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 
@@ -38,11 +37,16 @@ func (b *boot) pretend(alive, ctx context.Context, name string, c *step.Call) (s
 	}
 	whole = b.m.about(whole)
 	every := min(whole/ticks, 2*time.Second)
+	what, at := b.m.mishap()
 	began := time.Now()
 	for {
 		spent := min(time.Since(began), whole)
 		c.Report(step.Progress{Phase: "simulated", Bytes: uint64(imageSize * spent.Seconds() / whole.Seconds()),
 			Total: imageSize})
+		if what != none && spent.Seconds() >= at*whole.Seconds() {
+			b.befall(what)
+			what = none
+		}
 		if spent == whole {
 			break
 		}
@@ -51,7 +55,7 @@ func (b *boot) pretend(alive, ctx context.Context, name string, c *step.Call) (s
 		case <-ctx.Done():
 			return step.Outcome{}, ctx.Err()
 		case <-alive.Done():
-			return step.Outcome{}, errors.New("the power is gone")
+			return step.Outcome{}, errDead
 		}
 	}
 	return step.Outcome{Result: b.result(name, c.Args)}, nil

@@ -16,6 +16,10 @@ func (f *Fleet) Summary(d *Driver) string {
 	n := f.Counts()
 	line := fmt.Sprintf("%d machines on, %d agents, %d sessions, %d instances, %d boots",
 		f.number((*Machine).On), n.Agents, n.Sessions, f.number((*Machine).Instance), n.Boots)
+	if n.Deaths+n.Frosts+n.Lies+n.Fails > 0 {
+		line += fmt.Sprintf(", faults: %d agents died, %d froze, %d lies, %d failures of controllers", n.Deaths, n.Frosts,
+			n.Lies, n.Fails)
+	}
 	if n.Refused > 0 {
 		line += fmt.Sprintf(", %d agents refused", n.Refused)
 	}
