@@ -19,6 +19,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
+// elsewhereAgain is when a request that another conductor has to answer, or this one a little later, may be sent again.
+const elsewhereAgain = 5 * time.Second
+
 // translate is the one border between errors of the conductor and HTTP. What it does not know is a fault of the server:
 // details go to the log, the client gets the id to find them by.
 func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
@@ -27,7 +30,8 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		transition *node.TransitionError
 		protected  *node.ProtectedError
 		locked     *engine.LockedError
-		held       *engine.HeldError
+		elsewhere  *engine.ElsewhereError
+		lapsed     *engine.LapsedError
 		invalid    *engine.InvalidError
 		duplicate  *store.DuplicateError
 		reference  *store.ReferenceError
@@ -59,8 +63,17 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		e := rest.Conflict("%s", locked.Error())
 		e.Again = true
 		return e
-	case errors.As(err, &held):
-		return rest.Conflict("%s", held.Error())
+	case errors.As(err, &elsewhere):
+		e := rest.Fault(http.StatusServiceUnavailable,
+			"Node %s belongs to conductor %s, and only that one can ask the machine: send the request to it.",
+			elsewhere.Node, elsewhere.Conductor)
+		e.RetryAfter = elsewhereAgain
+		return e
+	case errors.As(err, &lapsed):
+		e := rest.Fault(http.StatusServiceUnavailable,
+			"This conductor may not act at present, because it could not prove in time that it lives; nothing was done. Try again.")
+		e.RetryAfter = elsewhereAgain
+		return e
 	case errors.As(err, &invalid):
 		return rest.BadRequest("%s", invalid.Error())
 	case errors.As(err, &duplicate):

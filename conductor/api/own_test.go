@@ -28,6 +28,8 @@ func (m instant) PowerOffDeletedNode(ctx context.Context, nodeUUID string) {
 	m.own().PowerOffDeletedNode(ctx, nodeUUID)
 }
 
+func (m instant) Here(n *node.Node) error { return m.own().Here(n) }
+
 func (m instant) BreakLock(ctx context.Context, ident, user string) (engine.Lock, error) {
 	return m.own().BreakLock(ctx, ident, user)
 }
@@ -124,7 +126,7 @@ func TestLock(t *testing.T) {
 	since := time.Now().Add(-time.Minute).UTC()
 	f := newFixture(t, Config{}, node.Node{Name: "free"},
 		node.Node{Name: "held", Provision: node.Deploying, TargetProvision: node.Active, Reservation: "c9",
-			ReservedAt: since, Conductor: "c9", LeaseUntil: time.Now().Add(time.Hour), Fence: 7,
+			ReservedAt: since, Conductor: "c9", Fence: 7,
 			Job: &node.Job{ID: "j", Phase: node.PhaseDeploy,
 				Steps: []node.JobStep{{Interface: "deploy", Name: "write_image"}}}})
 	if out := f.want(200, "GET", "/ingot/v1/nodes/free/lock", ""); out["locked"] != false || out["holder"] != nil {

@@ -103,6 +103,7 @@ type machines interface {
 	SetControllerPassword(ctx context.Context, ident, password, user string) error
 	PhoneHome(ctx context.Context, token, from string) error
 	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
+	Here(n *node.Node) error
 }
 
 // Config is the configuration of a Server.

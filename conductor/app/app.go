@@ -331,7 +331,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		func() { allocator.Run(actCtx) },
 		func() { poolRunner(cfg, st, en, hub, log).Run(actCtx) },
 		func() {
-			health.New(st, behind, health.Config{Hostname: cfg.Name(), Interval: cfg.Health.Interval,
+			health.New(st, behind, health.Config{Hostname: cfg.Name(), Here: en.Here, Interval: cfg.Health.Interval,
 				AtOnce: cfg.Health.AtOnce, Faults: cfg.Health.Faults}, log).Run(actCtx)
 		},
 	} {

@@ -17,8 +17,7 @@ func poolRunner(cfg config.Config, st *store.Store, en *engine.Engine, hub *even
 		Hostname: cfg.Name(), Interval: cfg.Pools.Interval, Pace: poolPace(cfg),
 		Passing: func(err error) bool {
 			var locked *engine.LockedError
-			var held *engine.HeldError
-			return errors.As(err, &locked) || errors.As(err, &held)
+			return errors.As(err, &locked)
 		},
 	}, log)
 }

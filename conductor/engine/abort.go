@@ -22,6 +22,8 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 	if b.Connected {
 		err := e.agents().CancelPlan(ctx, p.n.UUID, j.PlanID)
 		switch {
+		case lapsed(err):
+			return never, err
 		case err != nil:
 			e.log.Warn("cancel plan", "node", p.n.UUID, "err", err)
 		case !s.Abortable:
@@ -55,11 +57,14 @@ func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error
 	return never, err
 }
 
-// orphanLock frees a lock whose holder is gone: a conductor of this one's name from before its start, or one whose
-// lease has ended.
+// longestLock is how long a conductor that lives may hold a lock without a job, as for a call of a vendor's method.
+const longestLock = 15 * time.Minute
+
+// orphanLock frees a lock whose holder is gone: a conductor of this one's name from before its start, or one that does
+// not live.
 func (e *Engine) orphanLock(ctx context.Context, n *node.Node) (time.Duration, error) {
-	if left := time.Until(n.ReservedAt.Add(e.cfg.Lease)); left > 0 &&
-		(n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {
+	gone := n.Reservation == e.cfg.Hostname && n.ReservedAt.Before(e.began) || !e.conductors.Lives(n.Reservation)
+	if left := time.Until(n.ReservedAt.Add(longestLock)); left > 0 && !gone {
 		return left, nil
 	}
 	_, err := e.change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {

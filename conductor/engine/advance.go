@@ -56,6 +56,16 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 		}
 		return never, err
 	}
+	if !e.Mine(n) {
+		if _, ok := e.fence(id); ok {
+			e.lose(id)
+		}
+		e.takeChanged(id)
+		return never, nil
+	}
+	if err := e.settle(ctx, n); err != nil {
+		return never, err
+	}
 	if changed, err := e.afterClockSetBack(ctx, n); err != nil {
 		return never, err
 	} else if changed != nil {
@@ -82,6 +92,9 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 	}
 	p := &pass{e: e, n: n, stored: n.Job}
 	defer p.close()
+	if wait, err := p.firstRead(ctx); wait || err != nil {
+		return never, err
+	}
 	var after time.Duration
 	for range actsPerLook {
 		if p.n.Job == nil {
@@ -100,10 +113,6 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 	if p.n.Job == nil { // done: power is watched by powerSync
 		return never, err
 	}
-	// A lease has to be renewed while a job waits.
-	if err == nil && (after < 0 || after > e.cfg.Lease/3) {
-		after, err = e.cfg.Lease/3, e.renewLease(ctx, p.n)
-	}
 	return after, err
 }
 
@@ -112,6 +121,9 @@ const actsPerLook = 16
 
 // step looks at the step that the job is at.
 func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
+	if err := e.check(); err != nil {
+		return never, err
+	}
 	j := p.n.Job
 	s := j.Current()
 	switch {
@@ -186,6 +198,8 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 	switch {
 	case ctx.Err() != nil:
 		return never, ctx.Err()
+	case lapsed(err):
+		return 0, err
 	case errors.Is(err, errLineUp):
 		return never, nil // the node that has the controller wakes this one
 	case errors.As(err, &f):
@@ -375,7 +389,7 @@ func (e *Engine) reserve(n *node.Node, on bool) {
 	case !on:
 		n.Reservation, n.ReservedAt = "", time.Time{}
 	case n.Reservation == "":
-		n.Reservation, n.ReservedAt = e.cfg.Hostname, time.Now().UTC()
+		n.Reservation, n.ReservedAt = e.ownerOf(n), time.Now().UTC()
 	}
 }
 

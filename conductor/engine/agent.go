@@ -83,7 +83,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 		return &StaleAgentError{a.NodeUUID, a.BootID}
 	}
 	e.mu.Lock()
-	e.holds[a.NodeUUID] = a.PlanID
+	e.holds[a.NodeUUID], e.sent[a.NodeUUID] = a.PlanID, a.PlanID
 	e.met[a.NodeUUID] = a.BootID
 	e.alive[a.NodeUUID] = time.Now()
 	e.mu.Unlock()
@@ -119,7 +119,7 @@ func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !held(err) {
 		e.log.Warn("record that an agent is out of reach", "node", nodeUUID, "err", err)
 	}
 	e.wake(nodeUUID)

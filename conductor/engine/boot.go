@@ -31,12 +31,14 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 	if err == nil {
 		// Nothing depends on it.
 		if verr := p.read(ctx, "vendor", func(ctx context.Context, d power.Driver) (err error) {
-			if v, ok := d.(power.VendorTeller); ok {
+			if v, ok := power.As[power.VendorTeller](d); ok {
 				vendor, err = v.Vendor(ctx)
 			}
 			rows = power.RowsOf(d)
 			return err
-		}); verr != nil {
+		}); lapsed(verr) {
+			return verdict{}, verr
+		} else if verr != nil {
 			p.e.log.Debug("read the vendor", "node", p.n.UUID, "err", verr)
 		}
 	}
@@ -183,7 +185,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	}
 	left := time.Until(b.ClosesAt)
 	if p.n.Maintenance {
-		return again(e.cfg.Lease / 3), nil
+		return again(e.pausePoll()), nil
 	}
 	if over, err := p.insteadOfAgent(ctx); over || err != nil {
 		return again(0), err
@@ -260,7 +262,7 @@ func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
 	}
 	st, err := p.power(ctx)
 	switch {
-	case errors.Is(err, errMoved), errors.Is(err, errFenced), ctx.Err() != nil:
+	case errors.Is(err, errMoved), errors.Is(err, errFenced), lapsed(err), ctx.Err() != nil:
 		return "", err
 	case err == nil && st == power.Off:
 		far = "the controller says that the machine is off again: look at its power supplies and at the controller's event log"
@@ -280,8 +282,12 @@ func endAgent(ctx context.Context, p *pass) (verdict, error) {
 			}
 		}
 		if p.n.Boot != nil && p.n.Boot.Connected && j.Failure == "" {
-			if err := e.agents().Power(ctx, p.n.UUID, node.AgentOff); err == nil {
+			err := e.agents().Power(ctx, p.n.UUID, node.AgentOff)
+			switch {
+			case err == nil:
 				return again(e.cfg.PowerPoll), p.note(ctx, "agent asked")
+			case lapsed(err):
+				return verdict{}, err
 			}
 			e.log.Info("the agent can't be asked to turn its machine off; its power is cut", "node", p.n.UUID)
 		}
@@ -350,7 +356,9 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 		if err := p.ejectMedia(ctx, false); err != nil { // before the restart, which must be asked for once
 			return verdict{}, err
 		}
-		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); err != nil {
+		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); lapsed(err) {
+			return verdict{}, err
+		} else if err != nil {
 			err := p.setPower(ctx, power.Reset)
 			if err != nil {
 				return verdict{}, err

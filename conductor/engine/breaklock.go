@@ -40,8 +40,8 @@ func LockOf(n *node.Node) Lock {
 }
 
 // BreakLock breaks a node's lock, even if its holder is another conductor that is alive. The work under way fails in
-// its present state: nothing is done to the machine. The fencing number makes sure that the former holder can store
-// nothing any more. Errors are *InvalidError when the node is not locked, or the store's.
+// its present state: nothing is done to the machine. The fencing number makes sure that the former holder stores nothing
+// of what it is at. A node of another conductor that lives stays its own. Errors are *InvalidError when the node is not locked, or the store's.
 func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error) {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
@@ -51,6 +51,7 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 	l.Lock()
 	defer l.Unlock()
 	var broken Lock
+	mine := false
 	n, err = e.db.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if broken = LockOf(n); broken.Holder == "" {
 			return node.Invalidf("node %s is not locked", n.UUID)
@@ -58,7 +59,11 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 		why := fmt.Sprintf("the lock of %s, held since %s for %s, was broken by %s", broken.Holder,
 			broken.Since.Format(time.RFC3339), broken.Purpose, cmp.Or(user, "request"))
 		e.history(n, effects, "conductor", "ERROR", why, user)
-		e.takeOver(n, time.Now().UTC())
+		if mine = e.Mine(n); mine {
+			e.takeOver(n, effects)
+		} else {
+			n.Fence++
+		}
 		n.SetLastError(sentence(why+"; the state of the machine is not known"), "")
 		if j := n.Job; j != nil {
 			if s := j.Current(); s != nil {
@@ -79,9 +84,11 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 		return Lock{}, err
 	}
 	e.disown(n.UUID)
-	e.mu.Lock()
-	e.owned[n.UUID] = n.Fence
-	e.mu.Unlock()
+	if mine {
+		e.mu.Lock()
+		e.owned[n.UUID] = n.Fence
+		e.mu.Unlock()
+	}
 	e.agents().CloseSession(n.UUID)
 	e.wake(n.UUID)
 	return broken, nil

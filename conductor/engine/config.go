@@ -17,8 +17,10 @@ import (
 
 // Config is the engine's configuration. Zero values mean the defaults named here.
 type Config struct {
-	Hostname string // names this conductor in reservations, leases and histories
-	Workers  int    // nodes worked on at once; 32
+	Hostname string // names this conductor in reservations and histories
+	// Conductors says which nodes are this conductor's; nil: it is the only one.
+	Conductors Conductors
+	Workers    int // nodes worked on at once; 32
 
 	DHCP string // netboot.dhcp, which decides which events of a booting machine are seen; "": this conductor boots none
 
@@ -53,7 +55,6 @@ type Config struct {
 	// a machine found on or off against the record is set back, instead of correcting the record
 	ForcePower bool
 	Rescan     time.Duration // between two searches of the store for work that was not reported; 60 s
-	Lease      time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
 
 	// how an installed system is started unless the node says otherwise: "reboot", which is the default, or "kexec"
 	BootInstance string
@@ -96,7 +97,6 @@ func (c Config) withDefaults() Config {
 		&c.KexecDelay: 5 * time.Second, &c.SignTimeout: 10 * time.Minute, &c.PowerTimeout: time.Minute,
 		&c.SoftOffTimeout: 10 * time.Minute, &c.AgentOff: 30 * time.Second, &c.PowerPoll: time.Second,
 		&c.CallTimeout: time.Minute, &c.RetryBase: time.Second, &c.PowerSync: time.Minute, &c.Rescan: time.Minute,
-		&c.Lease: 5 * time.Minute,
 	} {
 		*at = cmp.Or(*at, usual)
 	}

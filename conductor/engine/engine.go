@@ -12,9 +12,17 @@
 // and index, so that each counts once.
 //
 // Three mechanisms guard a node. A node is in one worker at a time. A controller (power.Driver.Key) is used by one node
-// at a time; the others wait in line. And the conductor owns the node by a lease with a fencing number: a former owner
-// can't write to the node any more. Node.Reservation is only shown by the API: it is set while the conductor has the
-// next move.
+// at a time; the others wait in line. And one conductor owns the node, for as long as it lives (Conductors): it alone
+// acts on the machine, each claim of the node raises its fencing number, and a former owner can't write to the node any
+// more. Requests come in at any conductor: they are stored without touching the ownership (request), and the owner is
+// woken; what an act writes goes by change, which only the owner may. Node.Reservation is only shown by the API: it is
+// set while the conductor has the next move.
+//
+// A conductor asks before each call to a controller or an agent whether it may still act (Conductors.Check). If not, the
+// act ends with a *LapsedError: nothing is stored, no try is counted, and the node is looked at again soon. A job whose
+// conductor died is taken over by another, as by the same one after a restart; so is one that was handed over (HandOver)
+// between two acts, whatever it waits for: plans are identified, power actions are repeated until the machine is as it
+// is to be, and the new owner reads the power first.
 //
 // Code that needs neither the engine's locks nor a pass over a node is in packages below, none of which imports the
 // engine:
@@ -106,13 +114,15 @@ const (
 // Engine moves nodes. Safe for concurrent use.
 type Engine struct {
 	db      db
-	drivers Drivers
+	drivers Drivers // checked
 	network Network
 	cfg     Config
 	log     *slog.Logger
 
 	queue *turn.Queue
 	bmcs  *turn.Locks
+
+	conductors Conductors
 
 	claims claims
 	plugs  program.Plugs
@@ -122,6 +132,8 @@ type Engine struct {
 	sync   *powerSync
 	began  time.Time // of this engine's life
 
+	rescans chan struct{} // requests for a search of the store
+
 	watches *watch.Watches // of systems that are being started
 
 	onState func(node.Transition) // for tests: called for every change of state, stored or not
@@ -129,10 +141,13 @@ type Engine struct {
 	mu       sync.Mutex
 	link     AgentLink
 	owned    map[string]uint64        // fencing numbers of nodes this engine has claimed
+	unread   map[string]bool          // of those, jobs that another had: the power is read before they go on
+	changed  map[string]bool          // perhaps by another conductor, since they were looked at
 	progress map[string]node.Progress // of running plans
 	inStep   map[string]string        // step that runs
 	alive    map[string]time.Time     // last sign of life of an agent
 	holds    map[string]string        // plan that the agent said it holds
+	sent     map[string]string        // plan that was sent last, in this session
 	asked    map[string]ask           // when power actions were requested
 	met      map[string]string        // boot whose agent had a session with this conductor
 }
@@ -142,14 +157,17 @@ type Engine struct {
 func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config, log *slog.Logger) *Engine {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	e := &Engine{
-		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
+		db: store, link: link, network: network, cfg: cfg.withDefaults(), log: log, rescans: make(chan struct{}, 1),
 		queue: turn.NewQueue(), bmcs: turn.NewLocks(),
-		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{},
-		alive: map[string]time.Time{}, holds: map[string]string{}, asked: map[string]ask{}, met: map[string]string{},
+		owned: map[string]uint64{}, unread: map[string]bool{}, changed: map[string]bool{},
+		progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{},
+		holds: map[string]string{}, sent: map[string]string{}, asked: map[string]ask{}, met: map[string]string{},
 		claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(), steps: conductorSteps(),
 	}
+	e.conductors = cmp.Or(e.cfg.Conductors, Conductors(alone(e.cfg.Hostname)))
+	e.drivers = checkedDrivers{drivers, e.check}
 	e.rows = rowsOf(e.steps)
-	e.watches = watch.New(store, drivers, e.sign, e.cfg.SignNetworks, e.cfg.signGuard, log)
+	e.watches = watch.New(store, e.drivers, e.sign, e.cfg.SignNetworks, e.cfg.signGuard, log)
 	return e
 }
 
@@ -163,10 +181,10 @@ func (e *Engine) SetLink(l AgentLink) {
 // errNoLink is the error of requests to agents when no link is set.
 var errNoLink = errors.New("agents are not reachable")
 
-func (e *Engine) agents() AgentLink {
+func (e *Engine) agents() checkedLink {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return cmp.Or(e.link, AgentLink(noLink{}))
+	return checkedLink{cmp.Or(e.link, AgentLink(noLink{})), e.check}
 }
 
 type noLink struct{}
@@ -186,9 +204,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find work: %w", err)
 	}
-	for _, id := range ids {
-		e.queue.Wake(id, time.Now())
-	}
+	e.wakeAll(ids)
 	if len(ids) > 0 {
 		e.log.Info("going on with unfinished work", "nodes", len(ids))
 	}
@@ -197,7 +213,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if e.cfg.PowerSync > 0 {
-		wg.Go(func() { e.every(ctx, e.cfg.PowerSync, func() error { return e.syncPower(ctx) }) })
+		wg.Go(func() { e.every(ctx, e.cfg.PowerSync, nil, func() error { return e.syncPower(ctx) }) })
 	}
 	wg.Go(func() { e.rescan(ctx) })
 	slots := make(chan struct{}, e.cfg.Workers)
@@ -220,15 +236,51 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// rescan looks for unfinished work that was not reported to this engine, such as that of a conductor that died.
+// rescan looks for unfinished work that was not reported to this engine, such as that of a conductor that died, and for
+// nodes that are to be another conductor's.
 func (e *Engine) rescan(ctx context.Context) {
-	e.every(ctx, e.cfg.Rescan, func() error {
+	e.every(ctx, e.cfg.Rescan, e.rescans, func() error {
 		ids, err := e.unfinished(ctx)
-		for _, id := range ids {
+		e.wakeAll(ids)
+		return errors.Join(err, e.rebalance(ctx))
+	})
+}
+
+// Rescan has the store searched now for work that is this conductor's, as when another has died or has come.
+func (e *Engine) Rescan() {
+	select {
+	case e.rescans <- struct{}{}:
+	default:
+	}
+}
+
+// Bounds of the time over which nodes are spread that this conductor looks at for the first time, such as all those of
+// a conductor that died: their controllers and its store are not to be asked all at once.
+const (
+	firstApart  = 10 * time.Millisecond
+	firstWithin = 10 * time.Second
+)
+
+// wakeAll has nodes looked at, whose conductors may be others: those that this one owns now, the rest little by little.
+func (e *Engine) wakeAll(ids []string) {
+	e.mu.Lock()
+	var first []string
+	for _, id := range ids {
+		e.changed[id] = true
+		if _, ok := e.owned[id]; !ok {
+			first = append(first, id)
+		}
+	}
+	e.mu.Unlock()
+	for _, id := range ids {
+		if _, ok := e.fence(id); ok {
 			e.wake(id)
 		}
-		return err
-	})
+	}
+	now, apart := time.Now(), min(firstApart, firstWithin/time.Duration(max(1, len(first))))
+	for i, id := range first {
+		e.queue.Wake(id, now.Add(time.Duration(i)*apart))
+	}
 }
 
 // unfinished lists the nodes that have to be looked at: those with work under way, and those whose agent is kept.
@@ -241,9 +293,9 @@ func (e *Engine) unfinished(ctx context.Context) ([]string, error) {
 	return append(busy, kept...), err
 }
 
-// every calls f each time so long has passed since it was called last; a call that takes longer than half of that is
-// followed by a pause of half.
-func (e *Engine) every(ctx context.Context, interval time.Duration, f func() error) {
+// every calls f each time so long has passed since it was called last, or when now says so; a call that takes longer
+// than half of that is followed by a pause of half.
+func (e *Engine) every(ctx context.Context, interval time.Duration, now <-chan struct{}, f func() error) {
 	tick := time.NewTimer(interval)
 	defer tick.Stop()
 	for {
@@ -251,6 +303,7 @@ func (e *Engine) every(ctx context.Context, interval time.Duration, f func() err
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-now:
 		}
 		begun := time.Now()
 		if err := f(); err != nil && ctx.Err() == nil {
@@ -267,7 +320,6 @@ const never = turn.Never
 func (e *Engine) look(ctx context.Context, id string) time.Duration {
 	log := e.log.With("node", id)
 	after, err := e.advance(ctx, id)
-	var held *HeldError
 	switch {
 	case err == nil:
 		return after
@@ -276,10 +328,12 @@ func (e *Engine) look(ctx context.Context, id string) time.Duration {
 	case errors.Is(err, errMoved):
 		return 0 // another writer changed the node meanwhile: look again
 	case errors.Is(err, errFenced):
-		log.Error("another conductor of the same name has taken the node over; this one leaves it alone", "err", err)
-		return never
-	case errors.As(err, &held):
-		return max(time.Until(held.Until), time.Second)
+		return 0 // what was begun before is over: it is claimed anew
+	case held(err):
+		return never // should its owner die, rescan finds it
+	case lapsed(err):
+		log.Debug("the node waits", "err", err)
+		return e.cfg.RetryBase
 	}
 	// The store itself fails: nothing can be promised, but the next look may find it well again.
 	log.Error("work on the node failed", "err", err)
@@ -288,6 +342,14 @@ func (e *Engine) look(ctx context.Context, id string) time.Duration {
 
 // Enrolled wakes the node's job after its agent has enrolled.
 func (e *Engine) Enrolled(_ context.Context, nodeUUID string) { e.wake(nodeUUID) }
+
+// Wake has a node looked at now that another conductor has changed; one that is not this conductor's is left alone.
+func (e *Engine) Wake(nodeUUID string) {
+	e.mu.Lock()
+	e.changed[nodeUUID] = true
+	e.mu.Unlock()
+	e.wake(nodeUUID)
+}
 
 // wake has a node looked at now.
 func (e *Engine) wake(id string) { e.queue.Wake(id, time.Now()) }

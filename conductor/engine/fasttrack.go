@@ -182,11 +182,7 @@ func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) e
 	if err := e.attach(ctx, n, to); err != nil || !moves {
 		return err
 	}
-	r, ok := e.agents().(resetter)
-	if !ok {
-		return nil
-	}
-	if err := r.ResetNetwork(ctx, n.UUID); err != nil {
+	if err := e.agents().ResetNetwork(ctx, n.UUID); err != nil {
 		// Its session breaks with the switch, and the agent looks for its network by itself when it can't get back.
 		e.log.Info("the agent could not be told that its network was switched", "node", n.UUID, "err", err)
 	}
@@ -216,12 +212,8 @@ func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.
 	}
 	mayGo := func(n *node.Node) bool { return !n.Boot.Connected && !n.Maintenance && n.Reservation == "" }
 	if !mayGo(n) {
-		// Its owner keeps it, as that of a job that waits.
-		if err := e.renewLease(ctx, n); err != nil {
-			return never, err
-		}
 		if n.Boot.Connected {
-			return e.cfg.Lease / 3, nil
+			return never, nil // the end of its session wakes the node
 		}
 		return e.pausePoll(), nil
 	}

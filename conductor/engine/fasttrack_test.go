@@ -134,7 +134,7 @@ func TestKeptGivenUp(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.cfg.FastTrack = true
-			w.cfg.Rescan, w.cfg.Lease = 20*time.Millisecond, 2*time.Second
+			w.cfg.Rescan = 20 * time.Millisecond
 			w.start(nil)
 			m := w.add("n1")
 			w.walk(m, node.Manageable)

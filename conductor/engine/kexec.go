@@ -85,6 +85,8 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 		return left, true, nil
 	case ctx.Err() != nil:
 		return verdict{}, true, ctx.Err()
+	case lapsed(err):
+		return verdict{}, true, err
 	case !stayed:
 		// No session, or one that broke off. The record says connected when the conductor before this one died: as
 		// above.
@@ -114,7 +116,7 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 // no system runs on the machine, and it is started the ordinary way.
 func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 	const why = "the agent still runs, although it was asked to start the installed system by kexec: the machine is restarted and boots from its disk"
-	_, err := e.change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
+	_, err := e.request(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		b, j := n.Boot, n.Job
 		if b == nil || !b.Ended || b.BootID != bootID {
 			return errMoved
@@ -190,7 +192,7 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 			return again(left), nil
 		}
 		if p.n.Maintenance {
-			return again(e.cfg.Lease / 3), nil
+			return again(e.pausePoll()), nil
 		}
 		none := fmt.Sprintf("the deployed system gave no sign of life (%s) within %s", strings.Join(a.Signs, ", "),
 			limit)

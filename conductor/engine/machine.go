@@ -76,7 +76,7 @@ func (p *pass) callNoting(ctx context.Context, least time.Duration, op string,
 			return nil
 		})
 	}
-	if err == nil || ctx.Err() != nil || power.KindOf(err) != "" {
+	if err == nil || ctx.Err() != nil || power.KindOf(err) != "" || lapsed(err) {
 		return err
 	}
 	if cctx.Err() != nil {
@@ -281,6 +281,9 @@ func (p *pass) setBoot(ctx context.Context, b power.Boot) error {
 func (e *Engine) attach(ctx context.Context, n *node.Node, to NetworkName) error {
 	if e.network == nil {
 		return nil
+	}
+	if err := e.check(); err != nil {
+		return err
 	}
 	if err := e.network.Attach(ctx, n, to); err != nil {
 		return cmp.Or(ctx.Err(), failf("connect the machine to the %s network: %v", to, err))

@@ -80,7 +80,7 @@ func (p *pass) insertMedia(ctx context.Context) (checked bool, err error) {
 	}
 	const op = "insert virtual media"
 	return checked, p.call(ctx, op, func(ctx context.Context, d power.Driver) error {
-		m, ok := d.(power.MediaDriver)
+		m, ok := power.As[power.MediaDriver](d)
 		if !ok {
 			return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.Key(),
 				Err: errors.New("the node's power interface has no virtual media"), Hint: "set its boot_interface to ipxe"}
@@ -91,7 +91,7 @@ func (p *pass) insertMedia(ctx context.Context) (checked bool, err error) {
 }
 
 func eject(ctx context.Context, d power.Driver) error {
-	if m, ok := d.(power.MediaDriver); ok {
+	if m, ok := power.As[power.MediaDriver](d); ok {
 		return m.EjectMedia(ctx)
 	}
 	return nil // the node has another driver since

@@ -11,20 +11,21 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// errFenced means that a later conductor has claimed the node: nothing this one does to it may be stored.
-var errFenced = errors.New("the node's fencing number is another conductor's")
+// errFenced means that the node was claimed anew since this engine claimed it: nothing that was begun before may be
+// stored.
+var errFenced = errors.New("the node's fencing number has changed")
 
 // errMoved means that the node is no longer where it was when the act began.
 var errMoved = errors.New("the node was changed meanwhile")
 
 // HeldError says that a node belongs to another conductor.
-type HeldError struct {
-	Owner string
-	Until time.Time
-}
+type HeldError struct{ Owner string }
 
-func (e *HeldError) Error() string {
-	return fmt.Sprintf("the node belongs to conductor %s until %s", e.Owner, e.Until.Format(time.RFC3339))
+func (e *HeldError) Error() string { return fmt.Sprintf("the node belongs to conductor %s", e.Owner) }
+
+func held(err error) bool {
+	var h *HeldError
+	return errors.As(err, &h)
 }
 
 // claims lets a node be claimed once, without having claims of different nodes wait for each other.
@@ -45,8 +46,8 @@ func (e *Engine) fence(id string) (uint64, bool) {
 	return f, ok
 }
 
-// change reads, changes and stores a node that this conductor owns, claiming it in the same transaction if it has no
-// other owner. Every write of the engine goes through it.
+// change is the write of an act: it reads, changes and stores a node that is this conductor's, claiming it in the same
+// transaction if it has not yet. A node of another conductor is a *HeldError.
 func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
 	*node.SideEffects) error) (*node.Node, error) {
 	fence, ok := e.fence(id)
@@ -58,56 +59,72 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
 			return e.claimWith(ctx, id, f)
 		}
 	}
+	owner := e.cfg.Hostname
 	n, err := e.db.Change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
-		if n.Conductor != e.cfg.Hostname {
-			return &HeldError{n.Conductor, n.LeaseUntil}
+		if owner = n.Conductor; owner != e.cfg.Hostname {
+			return &HeldError{owner}
 		}
 		if n.Fence != fence {
 			return errFenced
 		}
-		if now := time.Now(); n.LeaseUntil.Sub(now) < e.cfg.Lease/2 {
-			n.LeaseUntil = now.Add(e.cfg.Lease).UTC()
-		}
 		return f(n, effects)
 	})
-	var held *HeldError
-	if errors.As(err, &held) || errors.Is(err, node.ErrNotFound) {
+	switch {
+	case owner != e.cfg.Hostname && (owner == "" || !e.conductors.Lives(owner)):
+		// Another node, made with the UUID of a deleted one; or another conductor had it since, and has died.
 		e.disown(id)
-	}
-	if held != nil && held.Owner == "" {
-		return e.change(ctx, id, f) // another node, made with the UUID of a deleted one, which no conductor owns
+		return e.change(ctx, id, f)
+	case owner != e.cfg.Hostname:
+		e.lose(id)
+	case errors.Is(err, errFenced), errors.Is(err, node.ErrNotFound):
+		e.disown(id)
 	}
 	return n, err
 }
 
-// changeNamed is change of a node by its name or UUID.
-func (e *Engine) changeNamed(ctx context.Context, ident string, f func(*node.Node,
-	*node.SideEffects) error) (*node.Node,
-	error) {
+// request is the write of what a client asked for, which any conductor takes: the node stays its owner's, who goes on
+// with it once it is woken. A node that is this conductor's is claimed as for an act. The caller wakes it.
+func (e *Engine) request(ctx context.Context, ident string, f func(*node.Node,
+	*node.SideEffects) error) (*node.Node, error) {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
 		return nil, err
 	}
-	return e.change(ctx, n.UUID, f)
+	id := n.UUID
+	if !e.Mine(n) {
+		return e.db.Change(ctx, id, f)
+	}
+	n, err = e.change(ctx, id, f)
+	switch {
+	case errors.Is(err, errFenced): // its lock was broken at another conductor, or it was away and is back
+		return e.change(ctx, id, f)
+	case held(err):
+		return e.db.Change(ctx, id, f)
+	}
+	return n, err
 }
 
 // claimWith makes this conductor the node's owner and changes the node. The caller holds the node's claim lock.
 func (e *Engine) claimWith(ctx context.Context, id string, f func(*node.Node,
 	*node.SideEffects) error) (*node.Node, error) {
+	var from string
 	n, err := e.db.Change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
-		now := time.Now().UTC()
-		if n.Conductor != "" && n.Conductor != e.cfg.Hostname && n.LeaseUntil.After(now) {
-			return &HeldError{n.Conductor, n.LeaseUntil}
+		if owner := e.ownerOf(n); owner != e.cfg.Hostname {
+			return &HeldError{owner}
 		}
-		e.takeOver(n, now)
+		from = n.Conductor
+		e.takeOver(n, effects)
 		return f(n, effects)
 	})
 	if err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.owned[id] = n.Fence
-	e.mu.Unlock()
+	if n.Job != nil && from != "" && from != e.cfg.Hostname {
+		e.unread[id] = true
+	}
 	return n, nil
 }
 
@@ -126,20 +143,16 @@ func (e *Engine) claim(ctx context.Context, id string) (*node.Node, error) {
 	return e.claimWith(ctx, id, func(*node.Node, *node.SideEffects) error { return nil })
 }
 
-// renewLease keeps a node this conductor's while it waits.
-func (e *Engine) renewLease(ctx context.Context, n *node.Node) error {
-	if time.Until(n.LeaseUntil) >= e.cfg.Lease/2 {
-		return nil
+// takeOver writes this conductor's name and a new fencing number into a node.
+func (e *Engine) takeOver(n *node.Node, effects *node.SideEffects) {
+	now := time.Now().UTC()
+	if from := n.Conductor; from != "" && from != e.cfg.Hostname && (n.Job != nil || hasInstance(n)) {
+		e.history(n, effects, "conductor", "WARNING",
+			fmt.Sprintf("conductor %s took the node over from %s, which does not answer", e.cfg.Hostname, from), "")
 	}
-	_, err := e.change(ctx, n.UUID, func(*node.Node, *node.SideEffects) error { return nil })
-	return err
-}
-
-// takeOver writes this conductor's name, lease and fencing number into a node.
-func (e *Engine) takeOver(n *node.Node, now time.Time) {
-	n.Conductor, n.LeaseUntil = e.cfg.Hostname, now.Add(e.cfg.Lease)
+	n.Conductor = e.cfg.Hostname
 	n.Fence++
-	if n.Reservation != "" {
+	if n.Reservation != "" && n.Job != nil {
 		n.Reservation, n.ReservedAt = e.cfg.Hostname, now
 	}
 	// An agent that was connected was connected to the previous owner: its time to come back starts now. So does that
@@ -152,15 +165,28 @@ func (e *Engine) takeOver(n *node.Node, now time.Time) {
 	}
 }
 
+// hasInstance reports whether a node is in use, or was when it failed.
+func hasInstance(n *node.Node) bool { return n.InstanceUUID != "" || quarantinable(n.Provision) }
+
+// lose leaves a node that is another conductor's now: its agent is to find its way there.
+func (e *Engine) lose(id string) {
+	e.disown(id)
+	e.watches.End(id)
+	e.agents().CloseSession(id)
+}
+
 // disown drops the data about a node in memory.
 func (e *Engine) disown(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.owned, id)
+	delete(e.unread, id)
+	delete(e.changed, id)
 	delete(e.progress, id)
 	delete(e.inStep, id)
 	delete(e.alive, id)
 	delete(e.holds, id)
+	delete(e.sent, id)
 	delete(e.asked, id)
 	delete(e.met, id)
 }

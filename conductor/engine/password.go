@@ -31,7 +31,10 @@ func (e *Engine) SetControllerPassword(ctx context.Context, ident, password, use
 	if err != nil {
 		return err
 	}
-	_, can := d.(power.PasswordDriver)
+	if err := e.Here(n); err != nil {
+		return errors.Join(err, d.Close())
+	}
+	_, can := power.As[power.PasswordDriver](d)
 	key := d.Key()
 	if err := d.Close(); err != nil {
 		return err
@@ -45,7 +48,7 @@ func (e *Engine) SetControllerPassword(ctx context.Context, ident, password, use
 	defer cancel()
 	me := "password " + uuid.NewString()
 	if err := e.bmcs.Wait(ctx, key, me); err != nil {
-		return &LockedError{n.UUID, e.cfg.Hostname, "its controller is in use"}
+		return e.locked(n, "its controller is in use")
 	}
 	defer e.bmcs.Release(me)
 	if n, err = e.db.Node(ctx, n.UUID); err != nil {
@@ -58,7 +61,7 @@ func (e *Engine) SetControllerPassword(ctx context.Context, ident, password, use
 	}
 	n, err = e.change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Job != nil || n.Reservation != "" {
-			return &LockedError{n.UUID, e.cfg.Hostname, "an operation is under way"}
+			return e.locked(n, "an operation is under way")
 		}
 		n.DriverInfo = node.With(n.DriverInfo, nextPassword, any(password))
 		e.history(n, effects, "monitoring", "INFO", "the password of the controller is being changed", user)
@@ -68,7 +71,7 @@ func (e *Engine) SetControllerPassword(ctx context.Context, ident, password, use
 		return err
 	}
 	err = e.withAccount(n, n.DriverInfo, func(d power.Driver) error {
-		p, ok := d.(power.PasswordDriver)
+		p, ok := power.As[power.PasswordDriver](d)
 		if !ok {
 			return errMoved
 		}

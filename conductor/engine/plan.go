@@ -53,8 +53,8 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			return 0, p.fail(ctx, err.Error())
 		}
 		if err := e.agents().SendPlan(ctx, n.UUID, plan); err != nil {
-			if ctx.Err() != nil {
-				return never, ctx.Err()
+			if ctx.Err() != nil || lapsed(err) {
+				return never, cmp.Or(ctx.Err(), err)
 			}
 			// The stream just broke, or is about to be replaced: AgentUp or AgentLost comes, or the next try.
 			e.log.Info("the plan could not be sent", "node", n.UUID, "err", err)
@@ -64,6 +64,9 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			return e.cfg.RetryBase, nil
 		}
 		e.lives(n.UUID)
+		e.mu.Lock()
+		e.sent[n.UUID] = plan.ID
+		e.mu.Unlock()
 		_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 			e.planSent(n, effects)
 			return nil

@@ -54,6 +54,9 @@ func (e *Engine) plugStep(n *node.Node, s *node.JobStep) (func(context.Context, 
 func (p *pass) plugCall(ctx context.Context, st hardware.Step) (hardware.Outcome, error) {
 	j := p.n.Job
 	c := j.Current()
+	if err := p.e.check(); err != nil {
+		return hardware.Outcome{}, err
+	}
 	args, err := program.PlugArgs(c.Args)
 	if err != nil {
 		return hardware.Outcome{}, failf("its arguments can't be read: %v", err)

@@ -39,15 +39,15 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 		args = json.RawMessage(`{"timeout":` + strconv.FormatInt(int64(timeout), 10) + `}`)
 	}
 	var gone string // plan of a job that this one takes the place of
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
+	n, err := e.request(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		switch {
 		case n.TargetPower != "":
-			return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
+			return e.locked(n, "a power action is under way ("+n.TargetPower+")")
 		case n.Provision == node.Cleaning || n.Provision == node.CleanWait || n.Provision == node.CleanHold:
 			return node.Invalidf(
 				"node %s is being cleaned, during which its power can't be changed: abort the cleaning first", n.UUID)
 		case n.Job != nil && !n.Job.IsAhead():
-			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
+			return e.locked(n, "it is in state "+string(n.Provision))
 		case n.DisablePowerOff && (target == "power off" || target == "soft power off"):
 			return node.Invalidf("node %s has disable_power_off set: its power can't be turned off", n.UUID)
 		case e.drivers.Interface(n, "power") == program.AgentPower && len(steps) == 1:

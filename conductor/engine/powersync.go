@@ -17,7 +17,7 @@ import (
 // that a machine whose power is as recorded costs no more than the query.
 type powerSync struct {
 	mu     sync.Mutex
-	known  map[string]*node.Node // what Open and the lease need of a node; Version says how old it is
+	known  map[string]*node.Node // what Open and Mine need of a node; Version says how old it is
 	bad    map[string]int        // failed reads in a row
 	pushed map[string]int        // times in a row that the power was set back
 }
@@ -90,7 +90,7 @@ func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 		return nil, err
 	}
 	h = &node.Node{UUID: n.UUID, Name: n.Name, Version: n.Version, Driver: n.Driver, DriverInfo: n.DriverInfo,
-		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, LeaseUntil: n.LeaseUntil,
+		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, ConductorGroup: n.ConductorGroup,
 		Boot: n.Boot, MediaInserted: n.MediaInserted, ControllerRows: n.ControllerRows}
 	s.mu.Lock()
 	s.known[r.UUID] = h
@@ -102,13 +102,15 @@ func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 // configuration says so.
 func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 	log := e.log.With("node", r.UUID)
+	if r.Conductor != "" && r.Conductor != e.cfg.Hostname && e.conductors.Lives(r.Conductor) {
+		return
+	}
 	h, err := e.handle(ctx, r)
 	if err != nil {
 		log.Debug("read power", "err", err)
 		return
 	}
-	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 ||
-		e.drivers.Interface(h, "power") == program.AgentPower {
+	if e.Here(h) != nil || e.drivers.Interface(h, "power") == program.AgentPower {
 		return
 	}
 	st, err := power.Unknown, error(nil)
@@ -142,7 +144,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 			log.Debug("close driver", "err", cerr)
 		}
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || lapsed(err) {
 		return
 	}
 	bad := e.sync.count(r.UUID, err != nil)

@@ -39,13 +39,13 @@ func TestPowerSyncSkips(t *testing.T) {
 		{"power action", func(n *node.Node) { n.TargetPower = "power on" }, false},
 		{"enroll", func(n *node.Node) { n.Provision = node.Enroll }, false},
 		{"adopt failed", func(n *node.Node) { n.Provision = node.AdoptFailed }, false},
-		{"another's", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(time.Hour) }, false},
-		{"without an owner", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) },
-			true},
+		{"another's", func(n *node.Node) { n.Conductor = "c2" }, false},
+		{"without an owner", func(n *node.Node) { n.Conductor = "dead" }, true},
 		{"agent", func(n *node.Node) { n.Interfaces["power"] = program.AgentPower }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
+			w.cfg.Conductors = newFleet("c1", "c2").of("c1")
 			w.start(nil)
 			m := w.addFake("n1")
 			w.walk(m, node.Active)

@@ -24,7 +24,7 @@ func quarantinable(s node.State) bool {
 }
 
 // Quarantine marks a node that is in use as broken, or changes the reason of the mark. The machine is not touched, but
-// when it is torn down it does not become available. Errors are *InvalidError, *HeldError, or the store's.
+// when it is torn down it does not become available. Errors are *InvalidError or the store's.
 func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error) {
 	reason = strings.TrimSpace(reason)
 	if reason == "" {
@@ -33,7 +33,7 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 	if len(reason) > maxReason {
 		return nil, node.Invalidf("the reason has %d bytes; %d are allowed", len(reason), maxReason)
 	}
-	return e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
+	return e.request(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Quarantine == nil && !quarantinable(n.Provision) {
 			return node.Invalidf(
 				"node %s is in state %q, without an instance: use its maintenance or retired flag to keep it out of use", n.UUID, n.Provision)
@@ -51,7 +51,7 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 
 // Unquarantine takes the mark away; a node without one is left as it is.
 func (e *Engine) Unquarantine(ctx context.Context, ident, user string) (*node.Node, error) {
-	return e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
+	return e.request(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Quarantine == nil {
 			return nil
 		}

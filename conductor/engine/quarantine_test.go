@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -117,12 +118,13 @@ func TestBreakLock(t *testing.T) {
 	w.until(m, "the end", func(n *node.Node) bool { return n.Job == nil })
 }
 
-// TestBreakLockOfAnother: the lock of a conductor that lives but does nothing is broken by another; the former holder
-// is fenced off.
+// TestBreakLockOfAnother: the lock of a conductor that lives but does nothing is broken by another; what the holder is at
+// is not stored, and the node, which stays its own, takes new work.
 func TestBreakLockOfAnother(t *testing.T) {
 	ctx := t.Context()
 	w := newWorld(t)
-	first := w.start(nil)
+	f := newFleet("c1", "c2")
+	first := w.member(f, "c1")
 	m := w.addFake("n1")
 	w.walk(m, node.Available)
 	// It is asked for work, and stuck in it.
@@ -140,28 +142,35 @@ func TestBreakLockOfAnother(t *testing.T) {
 	}
 	<-hung
 	cfg := w.cfg
-	cfg.Hostname = "c2"
+	cfg.Hostname, cfg.Conductors = "c2", f.of("c2")
 	other := New(w.store, drivers{first}, nil, nil, cfg, nil)
-	var held *HeldError
-	if err := other.Provision(ctx, m.id, Request{Verb: node.Manage}); !errors.As(err, &held) && err == nil {
-		t.Errorf("a request to another conductor = %v", err)
+	var locked *LockedError
+	if err := other.Provision(ctx, m.id, Request{Verb: node.Manage}); !errors.As(err, &locked) || locked.Holder != "c1" {
+		t.Errorf("a request to another conductor = %v, want a LockedError that names c1", err)
 	}
-	if _, err := other.BreakLock(ctx, m.id, "root"); err != nil {
-		t.Fatal(err)
+	fence := w.node(m).Fence
+	if l, err := other.BreakLock(ctx, m.id, "root"); err != nil || l.Holder != "c1" {
+		t.Fatalf("BreakLock = %+v, %v", l, err)
 	}
 	n := w.node(m)
-	if n.Conductor != "c2" || n.Reservation != "" || n.Job != nil {
-		t.Errorf("after breaking: conductor %s, reservation %q, job %v", n.Conductor, n.Reservation, n.Job)
+	if n.Conductor != "c1" || n.Fence != fence+1 || n.Reservation != "" || n.Job != nil {
+		t.Errorf("after breaking: conductor %s, fence %d after %d, reservation %q, job %v", n.Conductor, n.Fence, fence,
+			n.Reservation, n.Job)
 	}
 	version := n.Version
 	_, err := first.eng.change(context.Background(), m.id,
 		func(n *node.Node, _ *node.SideEffects) error { n.LastError = "late"; return nil })
-	if !errors.As(err, &held) {
-		t.Errorf("a late write of the former holder = %v, want a HeldError", err)
+	if !errors.Is(err, errFenced) {
+		t.Errorf("a late write of the holder = %v, want %v", err, errFenced)
 	}
 	close(hangs)
 	time.Sleep(20 * time.Millisecond)
 	if n := w.node(m); n.Version != version {
 		t.Errorf("the former holder wrote: %+v", n)
 	}
+	if err := other.SetPower(ctx, m.id, "power off", 0, "root"); err != nil {
+		t.Fatal(err)
+	}
+	first.eng.Wake(m.id)
+	w.until(m, "power off", func(n *node.Node) bool { return n.Job == nil && n.Power == string(power.Off) })
 }

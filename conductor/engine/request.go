@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -54,17 +55,21 @@ func (e *LockedError) Error() string {
 		e.NodeUUID, e.Holder, e.Doing)
 }
 
+func (e *Engine) locked(n *node.Node, doing string) error {
+	return &LockedError{n.UUID, cmp.Or(n.Reservation, e.ownerOf(n)), doing}
+}
+
 // InvalidError says that a request can't be carried out as it is.
 type InvalidError = node.InvalidError
 
 // Provision carries out a verb, or begins to: when it returns nil, the request is stored and will be worked on whatever
-// happens. Errors are *node.TransitionError, *LockedError, *InvalidError, *HeldError, or the store's.
+// happens. Errors are *node.TransitionError, *LockedError, *InvalidError, or the store's.
 func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 	if err := r.hashRescue(); err != nil {
 		return err
 	}
 	var gone, ahead string // plan of the job that this request ends
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
+	n, err := e.request(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		gone, ahead = "", ""
 		if n.Job != nil {
 			gone = n.Job.PlanID
@@ -98,10 +103,10 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, effects *node.Side
 		return err
 	}
 	if n.Job != nil && n.Job.Phase == node.PhasePower {
-		return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
+		return e.locked(n, "a power action is under way ("+n.TargetPower+")")
 	}
 	if n.Job != nil && n.Job.Failure != "" && !n.Job.IsAhead() {
-		return &LockedError{n.UUID, e.cfg.Hostname, "failed work is being cleaned up"}
+		return e.locked(n, "failed work is being cleaned up")
 	}
 	w := workOf(r.Verb)
 	if err := w.allowed(n); err != nil {

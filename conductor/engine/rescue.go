@@ -86,7 +86,7 @@ func endRescue(ctx context.Context, p *pass) (verdict, error) {
 		return stepDone, nil
 	}
 	v, err := endAgent(ctx, p)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !lapsed(err) {
 		p.e.agents().CloseSession(p.n.UUID) // its boot has ended, so it is refused from now on
 	}
 	if !v.done || err != nil {
@@ -115,7 +115,14 @@ func (e *Engine) rescueLost(n *node.Node, effects *node.SideEffects, why string)
 
 // ResetNetwork makes the node's agent acquire its links and addresses anew, because its machine's network was switched.
 func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return err
+	}
+	if err := e.Here(n); err != nil {
+		return err
+	}
+	n, err = e.change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if b := n.Boot; b == nil || b.Ended || !b.Connected {
 			return node.Invalidf(
 				"node %s has no agent that is connected: a machine that boots acquires its network anyway", n.UUID)
@@ -126,11 +133,7 @@ func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
 	if err != nil {
 		return err
 	}
-	r, ok := e.agents().(resetter)
-	if !ok {
-		return errNoLink
-	}
-	if err := r.ResetNetwork(ctx, n.UUID); err != nil {
+	if err := e.agents().ResetNetwork(ctx, n.UUID); err != nil {
 		return cmp.Or(ctx.Err(), node.Invalidf("the agent of node %s could not be asked: %v", n.UUID, err))
 	}
 	return nil

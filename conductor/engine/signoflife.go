@@ -21,7 +21,7 @@ func (e *Engine) watch(ctx context.Context, p *pass, knock bool) error {
 // sign records a sign of life of the system that a job starts, the first one only. watch.ErrNotAwaited says that
 // nothing waits for it.
 func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
-	n, err := e.change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
+	n, err := e.request(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
 		j := n.Job
 		s := j.Current()
 		if s == nil || j.ID != job || j.Failure != "" || j.Sign != nil || !starts(j) {
@@ -76,4 +76,22 @@ func (e *Engine) PhoneHome(ctx context.Context, token, from string) error {
 
 // DHCPSeen handles a request for an address by an operating system with this MAC. It is cheap when no watch waits for
 // it.
-func (e *Engine) DHCPSeen(ctx context.Context, mac string) { e.watches.DHCPSeen(ctx, mac) }
+func (e *Engine) DHCPSeen(ctx context.Context, mac string) {
+	e.watches.DHCPSeen(ctx, mac)
+	if e.cfg.Conductors == nil {
+		return
+	}
+	// The watch is at the node's owner, which need not be the conductor that answers on this segment.
+	port, err := e.db.PortByMAC(ctx, mac)
+	if err != nil {
+		return // a stranger
+	}
+	n, err := e.db.Node(ctx, port.NodeUUID)
+	if err != nil || n.Job == nil || e.Mine(n) || !signoflife.Has(start.Of(n.Job.Steps).Wanted(), signoflife.DHCP) {
+		return
+	}
+	if err := e.sign(ctx, n.UUID, n.Job.ID, string(signoflife.DHCP), mac); err != nil &&
+		!errors.Is(err, watch.ErrNotAwaited) {
+		e.log.Error("a sign of life can't be recorded", "node", n.UUID, "sign", signoflife.DHCP, "err", err)
+	}
+}

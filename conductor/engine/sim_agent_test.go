@@ -53,7 +53,7 @@ func (a *agent) live() {
 		return
 	}
 	for a.ctx.Err() == nil {
-		c := a.w.current()
+		c := a.w.toward(a.m)
 		if c == nil || c.isDead() || a.m.away.Load() {
 			a.pause()
 			continue
@@ -119,7 +119,7 @@ func (a *agent) pause() {
 // enrol does what network boot and enrolment do together: only a machine whose window is open gets in.
 func (a *agent) enrol() bool {
 	for a.ctx.Err() == nil {
-		if c := a.w.current(); c == nil || c.isDead() {
+		if c := a.w.toward(a.m); c == nil || c.isDead() {
 			a.pause() // no answer to DHCP
 			continue
 		}
@@ -133,7 +133,7 @@ func (a *agent) enrol() bool {
 			return nil
 		})
 		if err == nil {
-			if c := a.w.current(); c != nil {
+			if c := a.w.toward(a.m); c != nil {
 				c.eng.Enrolled(context.Background(), a.m.id)
 			}
 			return true

@@ -29,6 +29,7 @@ type world struct {
 	mu       sync.Mutex
 	machines map[string]*machine // by node UUID
 	cond     *conductor
+	conds    map[string]*conductor // the last of each name
 	wg       sync.WaitGroup
 	logs     bool
 	plugs    plugs
@@ -83,9 +84,9 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, store: s, ahead: ahead, cfg: testConfig(), machines: map[string]*machine{},
-		seen: map[node.Transition]bool{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
+		conds: map[string]*conductor{}, seen: map[node.Transition]bool{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
 	t.Cleanup(func() {
-		w.kill()
+		w.killAll()
 		w.mu.Lock()
 		for _, m := range w.machines {
 			m.mu.Lock()
@@ -125,7 +126,7 @@ func (w *world) start(c *crash) *conductor {
 		w.seen[t] = true
 	}
 	w.mu.Lock()
-	w.cond = co
+	w.cond, w.conds[w.cfg.Hostname] = co, co
 	w.mu.Unlock()
 	go func() {
 		defer close(co.ended)
@@ -166,6 +167,36 @@ func (w *world) kill() {
 		c.die()
 		<-c.ended
 	}
+}
+
+func (w *world) killAll() {
+	w.kill()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conds {
+		c.die()
+		<-c.ended
+	}
+}
+
+// toward is the conductor that a machine's agent finds: the node's owner if that is one of several, else the last one.
+func (w *world) toward(m *machine) *conductor {
+	w.mu.Lock()
+	one, conds := w.cond, len(w.conds)
+	w.mu.Unlock()
+	if conds < 2 {
+		return one
+	}
+	n, err := w.store.Node(context.Background(), m.id)
+	if err != nil {
+		return one
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c := w.conds[n.Conductor]; c != nil {
+		return c
+	}
+	return one
 }
 
 // crashStore is the real store as a conductor that may die sees it.

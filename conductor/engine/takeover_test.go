@@ -11,12 +11,19 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestTakeOver: two conductors share a store. What one leaves undone when it dies the other takes up when the lease is
-// over, and not before; the dead one's lock goes with it.
+// member makes the world's next conductor one of a fleet.
+func (w *world) member(f *fleet, name string) *conductor {
+	w.cfg.Hostname, w.cfg.Conductors = name, f.of(name)
+	return w.start(nil)
+}
+
+// TestTakeOver: two conductors share a store. What one leaves undone when it dies the other takes up when it is taken to
+// be dead, and not before; the dead one's lock goes with it, and the history says so.
 func TestTakeOver(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.Lease, w.cfg.Rescan = 400*time.Millisecond, 20*time.Millisecond
-	first := w.start(nil)
+	w.cfg.Rescan = 20 * time.Millisecond
+	f := newFleet("c1", "c2")
+	first := w.member(f, "c1")
 	m := w.add("n1")
 	w.walk(m, node.Available)
 	m.mu.Lock()
@@ -31,43 +38,47 @@ func TestTakeOver(t *testing.T) {
 	})
 	w.kill()
 	died := w.node(m)
-	w.cfg.Hostname = "c2"
-	w.start(nil)
-	n := w.until(m, "take-over", func(n *node.Node) bool { return n.Conductor == "c2" })
-	if at := time.Now(); at.Before(died.LeaseUntil.Add(-10 * time.Millisecond)) {
-		t.Errorf("taken over %s before the lease was over", died.LeaseUntil.Sub(at))
+	w.member(f, "c2")
+	time.Sleep(5 * w.cfg.Rescan)
+	if n := w.node(m); n.Conductor != "c1" || n.Fence != died.Fence {
+		t.Errorf("taken over by %s while its owner is taken to be alive", n.Conductor)
 	}
+	f.die("c1")
+	n := w.until(m, "take-over", func(n *node.Node) bool { return n.Conductor == "c2" })
 	if n.Fence <= died.Fence || n.Reservation != "" && n.Reservation != "c2" {
 		t.Errorf("fence %d after %d, reservation %q", n.Fence, died.Fence, n.Reservation)
 	}
 	w.untilState(m, node.Active)
 	checkDeployed(t, m, 1)
+	if !w.said(m, "conductor c2 took the node over from c1, which does not answer") {
+		t.Error("the history does not say that the node changed hands")
+	}
 }
 
-// TestTwoConductors: of two that live on one store each does what it was asked for, and neither touches the other's
-// nodes.
+// TestTwoConductors: of two that live on one store each does what concerns its own nodes, whichever of them was asked.
 func TestTwoConductors(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Rescan, w.cfg.PowerSync = 5*time.Millisecond, 5*time.Millisecond
-	first := w.start(nil)
-	cfg := w.cfg
-	cfg.Hostname = "c2"
-	second := New(w.store, drivers{first}, nil, nil, cfg, nil)
-	second.SetPlugs(&w.plugs)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- second.Run(ctx) }()
+	f := newFleet("c1", "c2")
+	var mu sync.Mutex
+	places := map[string]string{}
+	f.placed(func(n *node.Node) string {
+		mu.Lock()
+		defer mu.Unlock()
+		return places[n.UUID]
+	})
+	asked := []*conductor{w.member(f, "c1"), w.member(f, "c2")}
 	var wg sync.WaitGroup
 	for i := range 20 {
 		m := w.addFake(fmt.Sprint("n", i))
-		eng, name := first.eng, "c1"
-		if i%2 == 1 {
-			eng, name = second, "c2"
-		}
+		name := fmt.Sprint("c", 1+i%2)
+		mu.Lock()
+		places[m.id] = name
+		mu.Unlock()
 		wg.Go(func() {
-			for _, v := range []node.Verb{node.Manage, node.Provide, node.Deploy} {
-				if err := eng.Provision(ctx, m.id, Request{Verb: v}); err != nil {
-					t.Errorf("%s by %s: %v", v, name, err)
+			for k, v := range []node.Verb{node.Manage, node.Provide, node.Deploy} {
+				if err := asked[(i/2+k)%2].eng.Provision(t.Context(), m.id, Request{Verb: v}); err != nil {
+					t.Errorf("%s of %s's: %v", v, name, err)
 					return
 				}
 				w.until(m, string(v), func(n *node.Node) bool { return n.Job == nil })
@@ -79,26 +90,27 @@ func TestTwoConductors(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
 }
 
-// TestOrphanLock: a lock without work behind it is freed: at once if it is of a conductor of this name from before,
-// else when its time is over.
+// TestOrphanLock: a lock without work behind it is freed at once if it is of a conductor of this name from before, or of
+// one that does not live; that of another that lives is left, until it has had it for too long.
 func TestOrphanLock(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.Lease = time.Hour // longer than the test
-	m, o := w.addFake("n1"), w.addFake("n2")
-	over := time.Now().Add(time.Second)
-	w.edit(m, func(n *node.Node) { n.Reservation, n.ReservedAt = "c1", time.Now().UTC() })
-	w.edit(o, func(n *node.Node) { n.Reservation, n.ReservedAt = "dead", over.Add(-w.cfg.Lease).UTC() })
-	w.start(nil)
-	w.until(m, "no lock", func(n *node.Node) bool { return n.Reservation == "" })
-	w.until(o, "no lock", func(n *node.Node) bool { return n.Reservation == "" })
-	if early := time.Until(over); early > 10*time.Millisecond {
-		t.Errorf("the lock of another conductor was freed %s before its time was over", early)
+	w.cfg.Rescan = 20 * time.Millisecond
+	locked := func(name, by string, ago time.Duration) *machine {
+		m := w.addFake(name)
+		w.edit(m, func(n *node.Node) { n.Reservation, n.ReservedAt = by, time.Now().Add(-ago).UTC() })
+		return m
+	}
+	mine, dead := locked("n1", "c1", 0), locked("n2", "dead", 0)
+	other, old := locked("n3", "c2", 0), locked("n4", "c2", longestLock+time.Second)
+	w.member(newFleet("c1", "c2"), "c1")
+	for _, m := range []*machine{mine, dead, old} {
+		w.until(m, "no lock", func(n *node.Node) bool { return n.Reservation == "" })
+	}
+	time.Sleep(3 * w.cfg.Rescan)
+	if n := w.node(other); n.Reservation != "c2" {
+		t.Error("the lock of another conductor, which lives, was freed")
 	}
 }
 

@@ -72,7 +72,8 @@ func (e *Engine) driverOf(ctx context.Context, ident string) (*node.Node, power.
 	return n, d, err
 }
 
-// withDriver calls a node's controller on behalf of a client, who waits in line like all others.
+// withDriver calls a node's controller on behalf of a client, who waits in line like all others. Errors of nodes that
+// are not this conductor's are *ElsewhereError.
 func (e *Engine) withDriver(ctx context.Context, ident string,
 	f func(context.Context, *node.Node, power.Driver) error) error {
 	n, d, err := e.driverOf(ctx, ident)
@@ -80,11 +81,14 @@ func (e *Engine) withDriver(ctx context.Context, ident string,
 		return err
 	}
 	defer d.Close()
+	if err := e.Here(n); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 	defer cancel()
 	me := "client " + uuid.NewString()
 	if err := e.bmcs.Wait(ctx, d.Key(), me); err != nil {
-		return &LockedError{n.UUID, e.cfg.Hostname, "its controller is in use"}
+		return e.locked(n, "its controller is in use")
 	}
 	defer e.bmcs.Release(me)
 	return f(ctx, n, d)
@@ -119,7 +123,7 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 	err := e.withDriver(ctx, ident, func(ctx context.Context, n *node.Node, d power.Driver) error {
 		id = n.UUID
 		if n.Provision.IsWorking() {
-			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
+			return e.locked(n, "it is in state "+string(n.Provision))
 		}
 		if !slices.Contains(d.Devices(), power.Device(device)) {
 			return node.Invalidf("boot device %q is not supported by the node's management interface", device)
@@ -138,7 +142,7 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 		e.history(n, effects, "boot", "INFO", "boot device set to "+device+" "+how, user)
 		return nil
 	})
-	if errors.Is(err, errFenced) {
+	if errors.Is(err, errFenced) || held(err) {
 		return nil // it is done; only the history lacks it
 	}
 	return err

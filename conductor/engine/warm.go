@@ -42,7 +42,7 @@ func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 		case j != nil && j.Phase == node.PhaseCool:
 			return nil
 		case j != nil && !j.IsAhead():
-			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
+			return e.locked(n, "it is in state "+string(n.Provision))
 		case j == nil && (n.Boot == nil || !n.Boot.Kept) &&
 			(n.Provision != node.Available || n.InstanceUUID != "" || n.Power != string(power.On)):
 			n.Warmth = nil
@@ -76,7 +76,7 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 				return nil
 			}
 			if j.PlanID != "" {
-				return &LockedError{n.UUID, e.cfg.Hostname, "another image is being written ahead"}
+				return e.locked(n, "another image is being written ahead")
 			}
 			j.Steps = append(slices.DeleteFunc(j.Steps, func(s node.JobStep) bool { return s.InBand }), step)
 			return nil
@@ -90,7 +90,7 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 // ahead changes the work done ahead on a node, and cancels the plan of the previous job, if it had one.
 func (e *Engine) ahead(ctx context.Context, ident string, f func(*node.Node, *node.SideEffects) error) error {
 	var gone string
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
+	n, err := e.request(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		was := n.Job
 		if err := f(n, effects); err != nil {
 			return err
@@ -123,7 +123,7 @@ func (e *Engine) cancelGone(ctx context.Context, nodeUUID, planID string) {
 func (e *Engine) mayWarm(n *node.Node) error {
 	switch {
 	case n.Job != nil && !n.Job.IsAhead(), n.TargetPower != "", n.Job == nil && n.Reservation != "":
-		return &LockedError{n.UUID, e.cfg.Hostname, "something is under way in state " + string(n.Provision)}
+		return e.locked(n, "something is under way in state "+string(n.Provision))
 	case n.Provision != node.Available:
 		return node.Invalidf("node %s is in state %q: only an available node can be made warm", n.UUID, n.Provision)
 	case n.Maintenance:

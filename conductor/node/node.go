@@ -82,10 +82,9 @@ type Node struct {
 	BIOS       []BIOSSetting       `json:",omitzero"` // as they were last read, by name
 	Firmware   []FirmwareComponent `json:",omitzero"`
 
-	// Owner conductor, its lease and fencing number (DESIGN: ownership is apart from the short lock).
-	Conductor  string    `json:",omitzero"`
-	LeaseUntil time.Time `json:",omitzero"`
-	Fence      uint64    `json:",omitzero"`
+	// Owner conductor and fencing number, which rises with each claim (ownership is apart from the short lock).
+	Conductor string `json:",omitzero"`
+	Fence     uint64 `json:",omitzero"`
 
 	// SystemGUIDs is the machine's identity as its BMC reported it at manage, in the byte orders that firmware uses; it
 	// admits the machine to network boot.

@@ -58,7 +58,7 @@ func testEvents(t *testing.T, o Options) {
 		n.Job = &node.Job{ID: "j", Requester: "ann"}
 		return nil
 	})
-	change(func(n *node.Node, _ *node.SideEffects) error { n.Job.Attempt = 3; n.LeaseUntil = s.now(); return nil })
+	change(func(n *node.Node, _ *node.SideEffects) error { n.Job.Attempt = 3; return nil })
 	change(func(n *node.Node, _ *node.SideEffects) error { n.Power = "power off"; return nil })
 	change(func(n *node.Node, effects *node.SideEffects) error {
 		n.Power = "power on" // and the work is done, in one write

@@ -38,6 +38,7 @@ type nodes interface {
 // machines is notified of deleted nodes.
 type machines interface {
 	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
+	Here(n *node.Node) error
 }
 
 // Handlers answer the requests.
@@ -449,6 +450,8 @@ func (s *Handlers) deleteNode(ctx context.Context, c *call.Call, n *node.Node) (
 		case !slices.Contains(deletable, n.Provision) && !n.Maintenance:
 			return rest.Conflict(
 				`Can not delete node "%s" while it is in provision state "%s". Valid provision states to perform deletion are: "('manageable', 'enroll', 'adopt failed', 'available')", or set the node into maintenance mode`, n.UUID, n.Provision)
+		case agent: // it has to be asked to turn its machine off
+			return s.machines.Here(n)
 		}
 		return nil
 	})

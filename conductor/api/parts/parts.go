@@ -34,9 +34,16 @@ type nodeStore interface {
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 }
 
+// machines is the part of the engine that parts need.
+type machines interface {
+	// Here returns why this conductor may not ask the node's controller; nil if it may.
+	Here(n *node.Node) error
+}
+
 // Handlers answer the requests.
 type Handlers struct {
 	store    nodeStore
+	machines machines
 	find     *finder.Finder
 	drivers  *driver.Table
 	hardware *hardware.Set
@@ -47,9 +54,22 @@ type Handlers struct {
 }
 
 // New makes Handlers of the conductor hostname.
-func New(st nodeStore, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string,
+func New(st nodeStore, en machines, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string,
 	log *slog.Logger) *Handlers {
-	return &Handlers{store: st, find: find, drivers: drivers, hardware: hw, hostname: hostname, log: log}
+	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hardware: hw, hostname: hostname, log: log}
+}
+
+// atOwner makes the handler of a route that asks the node's controller at once, which only the node's owner may.
+func (s *Handlers) atOwner(handle func(context.Context, *call.Call) (*call.Reply, error)) func(context.Context,
+	*call.Call) (*call.Reply, error) {
+	return func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		if n, err := s.find.Node(ctx, c); err == nil { // else handle says what is wrong
+			if err := s.machines.Here(n); err != nil {
+				return nil, err
+			}
+		}
+		return handle(ctx, c)
+	}
 }
 
 // Routes are the routes of parts of a node.
@@ -77,32 +97,32 @@ func (s *Handlers) Routes() []call.Route {
 				rest.Object{{Name: "inventory", Value: map[string]any{}},
 					{Name: "plugin_data", Value: map[string]any{}}}), Handle: s.find.Named(s.getInventory)},
 		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Answers: call.OK(consoleShape),
-			Handle: s.find.Named(s.getConsole)},
+			Handle: s.atOwner(s.find.Named(s.getConsole))},
 		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Query: call.Members,
 			Takes: call.Body([]string{"enabled"}, call.Args{"enabled": call.Flag}), Answers: later,
-			Handle: s.putConsole},
+			Handle: s.atOwner(s.putConsole)},
 		{Method: put, Path: "/v1/nodes/{node}/states/raid", Late: true, Access: call.Write, Since: rest.VersionRAID,
 			Takes: rest.MapOf(nil), Answers: done, Handle: s.putRAID},
 		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Late: true, Access: call.Write, Query: call.Members,
 			Since: rest.VersionSetBootMode, Hidden: true,
 			Takes: call.Body([]string{"target"},
 				call.Args{"target": {Types: []string{"string"}, Enum: []any{"bios", "uefi"}}}), Answers: later,
-			Handle: s.putBootMode},
+			Handle: s.atOwner(s.putBootMode)},
 		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Late: true, Access: call.Write, Query: call.Members,
 			Since: rest.VersionSetBootMode, Hidden: true,
 			Takes: call.Body([]string{"target"}, call.Args{"target": call.Flag}), Answers: later,
-			Handle: s.putSecureBoot},
+			Handle: s.atOwner(s.putSecureBoot)},
 		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Late: true, Access: call.Use,
-			Since: rest.VersionNMI, Hidden: true, Takes: call.Body(nil, nil), Answers: done, Handle: s.injectNMI},
+			Since: rest.VersionNMI, Hidden: true, Takes: call.Body(nil, nil), Answers: done, Handle: s.atOwner(s.injectNMI)},
 		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: call.Read, Since: rest.VersionIndicators,
 			Hidden: true, Answers: call.OK(rest.Object{{Name: "indicators", Value: rest.ListOf(indicatorShape)}}),
-			Handle: s.find.Named(s.listIndicators)},
+			Handle: s.atOwner(s.find.Named(s.listIndicators))},
 		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Read,
 			Since: rest.VersionIndicators, Hidden: true, Answers: call.OK(rest.Object{{Name: "state", Value: ""}}),
-			Handle: s.getIndicator},
+			Handle: s.atOwner(s.getIndicator)},
 		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Use,
 			Since: rest.VersionIndicators, Hidden: true,
-			Takes: call.Body([]string{"state"}, call.Args{"state": call.Text}), Answers: done, Handle: s.putIndicator},
+			Takes: call.Body([]string{"state"}, call.Args{"state": call.Text}), Answers: done, Handle: s.atOwner(s.putIndicator)},
 		{Method: get, Path: "/v1/nodes/{node}/bios", Access: call.Read, Query: call.Named, Since: 40, Hidden: true,
 			Args:    chosenArgs(rest.VersionBIOSRegistry),
 			Answers: call.OK(rest.Object{{Name: "bios", Value: rest.ListOf(rest.BIOSFields.Schema())}}),
@@ -117,12 +137,12 @@ func (s *Handlers) Routes() []call.Route {
 			Answers: call.OK(rest.Object{{Name: "children", Value: []string{}}, {Name: "links", Value: rest.Link{}}}),
 			Handle:  s.find.Named(s.listChildren)},
 		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: call.Read, Since: rest.VersionGetMedia, Hidden: true,
-			Answers: call.OK(rest.ListOf(mediaShape)), Handle: s.find.Named(s.getMedia)},
+			Answers: call.OK(rest.ListOf(mediaShape)), Handle: s.atOwner(s.find.Named(s.getMedia))},
 		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia,
-			Hidden: true, Takes: mediaSchema, Answers: done, Handle: s.attachMedia},
+			Hidden: true, Takes: mediaSchema, Answers: done, Handle: s.atOwner(s.attachMedia)},
 		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Query: call.Named,
 			Since: rest.VersionAttachMedia, Hidden: true, Args: call.Args{"device_types": call.Texts}, Answers: done,
-			Handle: s.detachMedia},
+			Handle: s.atOwner(s.detachMedia)},
 		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: call.Write,
 			Answers: call.OK(rest.MapOf(methodShape)), Handle: s.find.Named(s.listVendorMethods)},
 		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: call.Read,
@@ -136,12 +156,12 @@ func (s *Handlers) Routes() []call.Route {
 	for _, method := range []string{get, post, put, del} {
 		rs = append(rs,
 			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Query: call.Named,
-				Args: methodArg, Takes: takes, Answers: vendor, Handle: s.callVendor},
+				Args: methodArg, Takes: takes, Answers: vendor, Handle: s.atOwner(s.callVendor)},
 			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: call.Admin,
 				Query: call.Named, Args: methodArg, Takes: takes, Answers: call.Answers{}, Handle: s.callDriver},
 			// The method in the address is how python-ironicclient calls it.
 			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: call.Write,
-				Takes: takes, Answers: vendor, Handle: s.callVendor},
+				Takes: takes, Answers: vendor, Handle: s.atOwner(s.callVendor)},
 			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: call.Admin,
 				Takes: takes, Answers: call.Answers{}, Handle: s.callDriver},
 		)

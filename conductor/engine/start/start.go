@@ -147,7 +147,7 @@ func (o Options) wantedSigns(n *node.Node, given any) ([]string, error) {
 			if err != nil {
 				return nil, node.Invalidf("sign of life %s: %v", s, err)
 			}
-			_, ok := d.(power.ConsoleWatcher)
+			_, ok := power.As[power.ConsoleWatcher](d)
 			if err := d.Close(); err != nil {
 				o.Log.Debug("close driver", "node", n.UUID, "err", err)
 			}

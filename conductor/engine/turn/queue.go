@@ -104,6 +104,15 @@ func (q *Queue) take() (string, time.Duration) {
 	return "", -1
 }
 
+// Take gives a node out of turn, to one that is no worker, and reports whether no worker has it. Done takes it back.
+func (q *Queue) Take(id string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	free := !q.busy[id]
+	q.busy[id] = true
+	return free
+}
+
 // Done takes a node back, to be looked at after a while (negative: when it is woken).
 func (q *Queue) Done(id string, after time.Duration) {
 	q.mu.Lock()

@@ -230,7 +230,7 @@ func (ws *Watches) readConsole(ctx context.Context, id string, f *signoflife.Fin
 			ws.log.Debug("close driver", "node", id, "err", err)
 		}
 	}()
-	w, ok := d.(power.ConsoleWatcher)
+	w, ok := power.As[power.ConsoleWatcher](d)
 	if !ok {
 		return fmt.Errorf("the node's driver can't read its console")
 	}

@@ -96,7 +96,7 @@ type PasswordDriver interface {
 
 // RowsOf are the rows of a driver; nil if it has none.
 func RowsOf(d Driver) []string {
-	if t, ok := d.(RowTeller); ok {
+	if t, ok := As[RowTeller](d); ok {
 		return t.Rows()
 	}
 	return nil

@@ -37,7 +37,9 @@ type monitors interface {
 
 // Config is the configuration.
 type Config struct {
-	Hostname string        // of this conductor
+	Hostname string // of this conductor
+	// Here is nil when this conductor may ask the machine of a node now; nil itself: it may ask all.
+	Here     func(n *node.Node) error
 	Interval time.Duration // between two readings of a node; zero or less: nothing is read
 	AtOnce   int           // readings under way at a time
 	Faults   bool          // parts that fail or are going to are a fault of the node
@@ -124,7 +126,7 @@ func (r *Runner) round(ctx context.Context, under *sync.WaitGroup) error {
 			r.log.Debug("read node", "node", i.UUID, "err", err)
 			continue
 		}
-		if n.Conductor != "" && n.Conductor != r.cfg.Hostname && time.Until(n.LeaseUntil) > 0 {
+		if r.cfg.Here != nil && r.cfg.Here(n) != nil {
 			continue
 		}
 		m := r.monitors.Monitor(n)

@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// HandOver makes another conductor, which lives, the owner of a node of this one. The node may have a job: it goes on
+// there as after a restart. Errors are *LockedError while this conductor is in an act on the node, *HeldError when the
+// node is another's, *InvalidError, or the store's.
+func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
+	if to == e.cfg.Hostname {
+		return nil
+	}
+	busy := func() error { return &LockedError{nodeUUID, e.cfg.Hostname, "it is being worked on"} }
+	if !e.queue.Take(nodeUUID) {
+		return busy()
+	}
+	defer e.queue.Done(nodeUUID, never)
+	_, err := e.change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
+		switch {
+		case !e.conductors.Lives(to):
+			return node.Invalidf("there is no conductor %s that lives: node %s can't be handed over to it", to, n.UUID)
+		case n.Job == nil && n.Reservation != "":
+			return busy()
+		}
+		if n.Job != nil || hasInstance(n) {
+			e.history(n, effects, "conductor", "INFO", "the node is handed over to conductor "+to, "")
+		}
+		n.Conductor = to
+		n.Fence++
+		if n.Reservation != "" {
+			n.Reservation = to
+		}
+		if b := n.Boot; b != nil && b.Connected {
+			b.Connected, b.LostAt = false, time.Now().UTC()
+		}
+		return nil
+	})
+	if err == nil {
+		e.lose(nodeUUID)
+	}
+	return err
+}
+
+// handedPerRound bounds how many nodes are handed over between two searches of the store: a conductor that joins is not
+// to get its share of thousands at once.
+const handedPerRound = 100
+
+// rebalance hands nodes over on which nothing is under way and which are to be another conductor's: one has joined, or
+// this one is to stop.
+func (e *Engine) rebalance(ctx context.Context) error {
+	if e.cfg.Conductors == nil || e.check() != nil {
+		return nil
+	}
+	idle, err := e.db.Idle(ctx)
+	if err != nil {
+		return err
+	}
+	e.sync.forget(idle)
+	moved := 0
+	for _, r := range idle {
+		if r.Conductor != e.cfg.Hostname {
+			continue
+		}
+		h, err := e.handle(ctx, r)
+		if errors.Is(err, node.ErrNotFound) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		to := e.conductors.Owner(h)
+		if to == e.cfg.Hostname || !e.conductors.Lives(to) {
+			continue
+		}
+		if err := e.HandOver(ctx, r.UUID, to); err != nil {
+			e.log.Debug("hand over", "node", r.UUID, "to", to, "err", err)
+			continue
+		}
+		if moved++; moved == handedPerRound {
+			break
+		}
+	}
+	if moved > 0 {
+		e.log.Info("nodes were handed over to other conductors", "nodes", moved)
+	}
+	return nil
+}
+
+// takeChanged reports whether a node may have been changed by another conductor since it was looked at.
+func (e *Engine) takeChanged(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	was := e.changed[id]
+	delete(e.changed, id)
+	return was
+}
+
+// settle does for a node that another conductor may have changed what that one could not, having no session with the
+// agent: it cancels the plan of a job that is over, and ends the session of a boot that is.
+func (e *Engine) settle(ctx context.Context, n *node.Node) error {
+	if !e.takeChanged(n.UUID) {
+		return nil
+	}
+	e.mu.Lock()
+	sent, met := e.sent[n.UUID], e.met[n.UUID]
+	e.mu.Unlock()
+	if sent != "" && (n.Job == nil || n.Job.PlanID != sent) {
+		if err := e.check(); err != nil {
+			return err // the rescan comes
+		}
+		e.cancelGone(ctx, n.UUID, sent)
+		e.mu.Lock()
+		delete(e.sent, n.UUID)
+		e.mu.Unlock()
+	}
+	over := n.Boot == nil || n.Boot.Ended || n.Boot.BootID != met
+	if met != "" && over && e.drivers.Interface(n, "power") != program.AgentPower { // else it is needed to act
+		e.agents().CloseSession(n.UUID)
+		e.mu.Lock()
+		delete(e.met, n.UUID)
+		e.mu.Unlock()
+	}
+	return nil
+}
+
+// firstRead reads the power of a machine whose job another conductor had: that one may have acted until just now. wait
+// says that the controller is in use.
+func (p *pass) firstRead(ctx context.Context) (wait bool, err error) {
+	e, id := p.e, p.n.UUID
+	e.mu.Lock()
+	unread := e.unread[id]
+	e.mu.Unlock()
+	if !unread {
+		return false, nil
+	}
+	if s := p.n.Job.Current(); s != nil && !s.InBand {
+		_, err := p.power(ctx)
+		switch {
+		case errors.Is(err, errLineUp):
+			return true, nil // the node that has the controller wakes this one
+		case err != nil && power.KindOf(err) == "":
+			return false, fmt.Errorf("read the power before going on: %w", err)
+		}
+		// The step meets the fault of a controller again, and counts it.
+	}
+	e.mu.Lock()
+	delete(e.unread, id)
+	e.mu.Unlock()
+	return false, nil
+}
