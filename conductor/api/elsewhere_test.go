@@ -37,7 +37,8 @@ func TestAtAnotherConductor(t *testing.T) {
 	answer := func(method, path, body string, why error) (*httptest.ResponseRecorder, string) {
 		t.Helper()
 		srv := newServer(t, f.st, away{instant{f.st}, why},
-			Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}, slog.New(slog.DiscardHandler))
+			Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()},
+			slog.New(slog.DiscardHandler))
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Header.Set(rest.VersionHeader, rest.NewestVersion.String())
 		w := httptest.NewRecorder()

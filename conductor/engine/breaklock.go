@@ -40,8 +40,9 @@ func LockOf(n *node.Node) Lock {
 }
 
 // BreakLock breaks a node's lock, even if its holder is another conductor that is alive. The work under way fails in
-// its present state: nothing is done to the machine. The fencing number makes sure that the former holder stores nothing
-// of what it is at. A node of another conductor that lives stays its own. Errors are *InvalidError when the node is not locked, or the store's.
+// its present state: nothing is done to the machine. The fencing number makes sure that the former holder stores
+// nothing of what it is at. A node of another conductor that lives stays its own. Errors are *InvalidError when the
+// node is not locked, or the store's.
 func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error) {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {

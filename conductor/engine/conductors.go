@@ -12,11 +12,11 @@ import (
 
 // Conductors says which conductors live and whose nodes are.
 type Conductors interface {
-	// Check is nil while this conductor may act: its lease has not ended by its own monotonic clock. It is asked before
-	// each packet to a controller and each plan to an agent.
+	// Check is nil while this conductor may act: its lease has not ended by its own monotonic clock. It is asked
+	// before each packet to a controller and each plan to an agent.
 	Check() error
-	// Lives reports whether the conductor of a name lives (this one does): its nodes are its own. Inside a change of the
-	// store it is exact.
+	// Lives reports whether the conductor of a name lives (this one does): its nodes are its own. Inside a change of
+	// the store it is exact.
 	Lives(name string) bool
 	// Owner names the living conductor whose a node is to be that no living conductor owns.
 	Owner(n *node.Node) string

@@ -18,11 +18,11 @@
 // woken; what an act writes goes by change, which only the owner may. Node.Reservation is only shown by the API: it is
 // set while the conductor has the next move.
 //
-// A conductor asks before each call to a controller or an agent whether it may still act (Conductors.Check). If not, the
-// act ends with a *LapsedError: nothing is stored, no try is counted, and the node is looked at again soon. A job whose
-// conductor died is taken over by another, as by the same one after a restart; so is one that was handed over (HandOver)
-// between two acts, whatever it waits for: plans are identified, power actions are repeated until the machine is as it
-// is to be, and the new owner reads the power first.
+// A conductor asks before each call to a controller or an agent whether it may still act (Conductors.Check). If not,
+// the act ends with a *LapsedError: nothing is stored, no try is counted, and the node is looked at again soon. A job
+// whose conductor died is taken over by another, as by the same one after a restart, after a reading of the power. So
+// is one that was handed over (HandOver) between two acts, whatever it waits for: plans are identified, and power
+// actions are repeated until the machine is as it is to be.
 //
 // Code that needs neither the engine's locks nor a pass over a node is in packages below, none of which imports the
 // engine:

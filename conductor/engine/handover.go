@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -141,17 +143,42 @@ func (p *pass) firstRead(ctx context.Context) (wait bool, err error) {
 		return false, nil
 	}
 	if s := p.n.Job.Current(); s != nil && !s.InBand {
-		_, err := p.power(ctx)
+		st, err := p.power(ctx)
 		switch {
 		case errors.Is(err, errLineUp):
 			return true, nil // the node that has the controller wakes this one
 		case err != nil && power.KindOf(err) == "":
 			return false, fmt.Errorf("read the power before going on: %w", err)
+		case err == nil:
+			err = p.correctLate(ctx, s, st)
+		default: // the step meets the controller's fault again, and counts it
+			err = nil
 		}
-		// The step meets the fault of a controller again, and counts it.
+		if err != nil {
+			return false, err
+		}
 	}
 	e.mu.Lock()
 	delete(e.unread, id)
 	e.mu.Unlock()
 	return false, nil
+}
+
+// correctLate begins anew to turn a machine off, or to boot its agent, when a late request of the former owner has
+// turned it on, or off, meanwhile: no boot would come of it.
+func (p *pass) correctLate(ctx context.Context, s *node.JobStep, st power.State) error {
+	if p.n.Job.Failure != "" || !catalog.BootsAgent(*s) || p.e.staysOn(p.n) || p.viaAgent() {
+		return nil
+	}
+	const late = "which the conductor before may have requested late"
+	switch note := p.n.Job.Note; {
+	case st == power.On && slices.Contains([]string{"device", "image inserted"}, note):
+		return p.note(ctx, "off", func(n *node.Node, effects *node.SideEffects) error {
+			p.e.history(n, effects, "power", "WARNING", "the machine is on, "+late+": it is turned off again", "")
+			return nil
+		})
+	case st == power.Off && note == "wait":
+		return p.bootAnew(ctx, "the machine is off, "+late)
+	}
+	return nil
 }

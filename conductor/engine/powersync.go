@@ -90,8 +90,9 @@ func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 		return nil, err
 	}
 	h = &node.Node{UUID: n.UUID, Name: n.Name, Version: n.Version, Driver: n.Driver, DriverInfo: n.DriverInfo,
-		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, ConductorGroup: n.ConductorGroup,
-		Boot: n.Boot, MediaInserted: n.MediaInserted, ControllerRows: n.ControllerRows}
+		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor,
+		ConductorGroup: n.ConductorGroup, Boot: n.Boot, MediaInserted: n.MediaInserted,
+		ControllerRows: n.ControllerRows}
 	s.mu.Lock()
 	s.known[r.UUID] = h
 	s.mu.Unlock()

@@ -118,8 +118,8 @@ func TestBreakLock(t *testing.T) {
 	w.until(m, "the end", func(n *node.Node) bool { return n.Job == nil })
 }
 
-// TestBreakLockOfAnother: the lock of a conductor that lives but does nothing is broken by another; what the holder is at
-// is not stored, and the node, which stays its own, takes new work.
+// TestBreakLockOfAnother: the lock of a conductor that lives but does nothing is broken by another; what the holder is
+// at is not stored, and the node, which stays its own, takes new work.
 func TestBreakLockOfAnother(t *testing.T) {
 	ctx := t.Context()
 	w := newWorld(t)
@@ -145,7 +145,8 @@ func TestBreakLockOfAnother(t *testing.T) {
 	cfg.Hostname, cfg.Conductors = "c2", f.of("c2")
 	other := New(w.store, drivers{first}, nil, nil, cfg, nil)
 	var locked *LockedError
-	if err := other.Provision(ctx, m.id, Request{Verb: node.Manage}); !errors.As(err, &locked) || locked.Holder != "c1" {
+	err := other.Provision(ctx, m.id, Request{Verb: node.Manage})
+	if !errors.As(err, &locked) || locked.Holder != "c1" {
 		t.Errorf("a request to another conductor = %v, want a LockedError that names c1", err)
 	}
 	fence := w.node(m).Fence
@@ -158,7 +159,7 @@ func TestBreakLockOfAnother(t *testing.T) {
 			n.Reservation, n.Job)
 	}
 	version := n.Version
-	_, err := first.eng.change(context.Background(), m.id,
+	_, err = first.eng.change(context.Background(), m.id,
 		func(n *node.Node, _ *node.SideEffects) error { n.LastError = "late"; return nil })
 	if !errors.Is(err, errFenced) {
 		t.Errorf("a late write of the holder = %v, want %v", err, errFenced)

@@ -17,8 +17,8 @@ func (w *world) member(f *fleet, name string) *conductor {
 	return w.start(nil)
 }
 
-// TestTakeOver: two conductors share a store. What one leaves undone when it dies the other takes up when it is taken to
-// be dead, and not before; the dead one's lock goes with it, and the history says so.
+// TestTakeOver: two conductors share a store. What one leaves undone when it dies the other takes up when it is taken
+// to be dead, and not before; the dead one's lock goes with it, and the history says so.
 func TestTakeOver(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Rescan = 20 * time.Millisecond
@@ -92,8 +92,8 @@ func TestTwoConductors(t *testing.T) {
 	wg.Wait()
 }
 
-// TestOrphanLock: a lock without work behind it is freed at once if it is of a conductor of this name from before, or of
-// one that does not live; that of another that lives is left, until it has had it for too long.
+// TestOrphanLock: a lock without work behind it is freed at once if it is of a conductor of this name from before, or
+// of one that does not live; that of another that lives is left, until it has had it for too long.
 func TestOrphanLock(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Rescan = 20 * time.Millisecond

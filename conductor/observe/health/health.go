@@ -38,7 +38,7 @@ type monitors interface {
 // Config is the configuration.
 type Config struct {
 	Hostname string // of this conductor
-	// Here is nil when this conductor may ask the machine of a node now; nil itself: it may ask all.
+	// Here returns why this conductor may not ask the machine of a node now, nil if it may; nil itself: it may ask all.
 	Here     func(n *node.Node) error
 	Interval time.Duration // between two readings of a node; zero or less: nothing is read
 	AtOnce   int           // readings under way at a time
@@ -126,7 +126,7 @@ func (r *Runner) round(ctx context.Context, under *sync.WaitGroup) error {
 			r.log.Debug("read node", "node", i.UUID, "err", err)
 			continue
 		}
-		if r.cfg.Here != nil && r.cfg.Here(n) != nil {
+		if !r.may(n) {
 			continue
 		}
 		m := r.monitors.Monitor(n)
@@ -142,6 +142,9 @@ func (r *Runner) round(ctx context.Context, under *sync.WaitGroup) error {
 	}
 	return nil
 }
+
+// may reports whether this conductor may ask the machine of a node now.
+func (r *Runner) may(n *node.Node) bool { return r.cfg.Here == nil || r.cfg.Here(n) == nil }
 
 // forget drops what is known of nodes that are not watched any more.
 func (r *Runner) forget(idle []node.Idle) {
@@ -222,7 +225,7 @@ func (r *Runner) unmonitored(ctx context.Context, n *node.Node) {
 }
 
 // errBusy ends a reading.
-var errBusy = errors.New("work on the node has begun")
+var errBusy = errors.New("work on the node has begun, or it is another conductor's")
 
 // read reads a machine and keeps the result. A node that is worked on meanwhile is left alone; that is no failure.
 func (r *Runner) read(ctx context.Context, n *node.Node, m hardware.Monitor) (failed bool) {
@@ -270,7 +273,7 @@ func (r *Runner) watch(ctx context.Context, id string, stop context.CancelCauseF
 		case <-ctx.Done():
 			return
 		}
-		if n, err := r.store.Node(ctx, id); ctx.Err() == nil && (err != nil || working(n)) {
+		if n, err := r.store.Node(ctx, id); ctx.Err() == nil && (err != nil || working(n) || !r.may(n)) {
 			stop(errBusy)
 			return
 		}

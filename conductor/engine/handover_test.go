@@ -1,0 +1,283 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// TestHandOver: a node whose job waits for its agent changes hands; the agent's plan goes on and is run once.
+func TestHandOver(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Rescan = time.Hour
+	_, c1, c2 := pair(w)
+	w.cond = c1
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	m.mu.Lock()
+	m.stepTook = 150 * time.Millisecond
+	before := len(m.plansTaken)
+	m.mu.Unlock()
+	if err := c1.eng.Provision(t.Context(), m.id,
+		Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1"}); err != nil {
+		t.Fatal(err)
+	}
+	w.until(m, "a running plan", func(n *node.Node) bool {
+		s := n.Job.Current()
+		return s != nil && s.InBand && s.Status == node.StepRunning
+	})
+	hand := func(c *conductor, to string) error {
+		var locked *LockedError
+		for {
+			err := c.eng.HandOver(t.Context(), m.id, to)
+			if !errors.As(err, &locked) { // a worker has it for a moment, after each result
+				return err
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	fence := w.node(m).Fence
+	if err := hand(c1, "c2"); err != nil {
+		t.Fatal(err)
+	}
+	n := w.node(m)
+	if n.Conductor != "c2" || n.Fence <= fence || n.Job == nil || n.Reservation != "" && n.Reservation != "c2" {
+		t.Fatalf("handed over: conductor %s, fence %d after %d, job %v, reservation %q", n.Conductor, n.Fence, fence,
+			n.Job, n.Reservation)
+	}
+	if _, ok := c1.eng.Progress(m.id); ok {
+		t.Error("the former owner still knows the progress")
+	}
+	c2.eng.Wake(m.id)
+	if n = w.untilState(m, node.Active); n.Conductor != "c2" {
+		t.Errorf("the node is %s's, want c2's", n.Conductor)
+	}
+	checkDeployed(t, m, 1)
+	m.mu.Lock()
+	plans := len(m.plansTaken) - before
+	m.mu.Unlock()
+	if plans != 1 {
+		t.Errorf("the agent got %d plans, want one", plans)
+	}
+	if !w.said(m, "handed over to conductor c2") || w.said(m, "does not answer") {
+		t.Error("the history does not say how the node changed hands")
+	}
+	var invalid *InvalidError
+	if err := hand(c2, "c3"); !errors.As(err, &invalid) {
+		t.Errorf("handing over to a conductor that does not live = %v", err)
+	}
+	if err := hand(c1, "c1"); err != nil {
+		t.Errorf("handing over to itself = %v", err)
+	}
+	if err := hand(c2, "c1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := hand(c2, "c1"); !held(err) {
+		t.Errorf("handing over another's node = %v", err)
+	}
+	if err := c2.eng.SetPower(t.Context(), m.id, "power off", 0, "tester"); err != nil {
+		t.Fatal(err)
+	}
+	c1.eng.Wake(m.id)
+	w.until(m, "off at c1", func(n *node.Node) bool {
+		return n.Job == nil && n.Power == string(power.Off) && n.Conductor == "c1"
+	})
+}
+
+// TestHandOverInAnAct: a node is not handed over while a call to its controller is under way.
+func TestHandOverInAnAct(t *testing.T) {
+	w := newWorld(t)
+	_, c1, _ := pair(w)
+	w.cond = c1
+	m := w.add("n1")
+	w.walk(m, node.Manageable)
+	goesOn, hung := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	hang := func() { once.Do(func() { close(hung); <-goesOn }) }
+	m.hang.Store(&hang)
+	if err := c1.eng.SetPower(t.Context(), m.id, "power on", 0, "tester"); err != nil {
+		t.Fatal(err)
+	}
+	<-hung
+	var locked *LockedError
+	if err := c1.eng.HandOver(t.Context(), m.id, "c2"); !errors.As(err, &locked) {
+		t.Errorf("handing over in an act = %v, want a LockedError", err)
+	}
+	close(goesOn)
+	if n := w.until(m, "the end", func(n *node.Node) bool { return n.Job == nil }); n.Conductor != "c1" {
+		t.Errorf("the node is %s's", n.Conductor)
+	}
+}
+
+// TestRebalance: idle nodes that are to be another conductor's move there, so many at a time, and no others;
+// so do all of a conductor that no node is to belong to.
+func TestRebalance(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Rescan = time.Hour
+	f, c1, c2 := pair(w)
+	moving := map[string]bool{}
+	var busy *machine
+	for i := range handedPerRound + 40 {
+		m := w.addFake(fmt.Sprint("n", i))
+		w.edit(m, func(n *node.Node) {
+			n.Provision, n.Conductor = node.Available, "c1"
+			if i == 0 {
+				n.Job = &node.Job{ID: "j", Phase: node.PhaseWarm,
+					Steps: []node.JobStep{{Interface: "deploy", Name: catalog.StepHold, Status: node.StepDone}}}
+			}
+		})
+		if i == 0 {
+			busy = m
+		}
+		moving[m.id] = i < handedPerRound+20
+	}
+	f.placed(func(n *node.Node) string { return map[bool]string{true: "c2", false: "c1"}[moving[n.UUID]] })
+	owned := func() (c2s, wrong int) {
+		t.Helper()
+		ids, err := w.store.UUIDs(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range ids {
+			n, err := w.store.Node(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n.Conductor == "c2" {
+				c2s++
+				if !moving[id] || id == busy.id {
+					wrong++
+				}
+			}
+		}
+		return c2s, wrong
+	}
+	round := func(want int) {
+		t.Helper()
+		for _, c := range []*conductor{c1, c2} {
+			if err := c.eng.rebalance(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, wrong := owned(); got != want || wrong > 0 {
+			t.Errorf("c2 has %d nodes, %d of them wrongly, want %d", got, wrong, want)
+		}
+	}
+	round(handedPerRound)
+	round(handedPerRound + 19)
+	round(handedPerRound + 19)
+	f.lease("c1", false)
+	for id := range moving {
+		moving[id] = id != busy.id
+	}
+	round(handedPerRound + 19) // it may not act
+	f.lease("c1", true)
+	round(handedPerRound + 39)
+}
+
+// TestPowerReadFirst: a conductor that takes a job over reads the power of the machine before anything else, since the
+// conductor before may have changed it after it was last recorded.
+func TestPowerReadFirst(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Rescan = 10 * time.Millisecond
+	f := newFleet("c1", "c2")
+	w.cfg.Conductors = f.of("c1")
+	seen := make(chan struct{})
+	c1 := w.start(&crash{moment: func(n *node.Node) bool {
+		at := n.Job != nil && n.Job.Phase == node.PhaseDeploy && n.Job.Note == "device"
+		if at {
+			close(seen)
+		}
+		return at
+	}})
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	if err := w.ask(m, node.Deploy); err != nil && !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	<-seen
+	<-c1.ended
+	var ops []string
+	m.mu.Lock()
+	m.on = true // by a late packet: not as a boot of the agent
+	m.callErr = func(op string) error { ops = append(ops, op); return nil }
+	m.mu.Unlock()
+	f.die("c1")
+	w.member(f, "c2")
+	w.untilState(m, node.Active)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(ops) == 0 || ops[0] != "read power state" {
+		t.Errorf("the new owner asked the controller first to %v", ops[:min(3, len(ops))])
+	}
+	if !w.said(m, "turned off again") {
+		t.Error("the history does not show the late packet")
+	}
+}
+
+// TestTurnedOffLate: a machine that a late packet of the former owner turned off while it was to boot the agent boots
+// it again.
+func TestTurnedOffLate(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Rescan = 10 * time.Millisecond
+	f := newFleet("c1", "c2")
+	w.cfg.Conductors = f.of("c1")
+	seen := make(chan struct{})
+	c1 := w.start(&crash{moment: func(n *node.Node) bool {
+		at := n.Job != nil && n.Job.Phase == node.PhaseDeploy && n.Job.Note == "wait"
+		if at {
+			close(seen)
+		}
+		return at
+	}})
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	if err := w.ask(m, node.Deploy); err != nil && !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	<-seen
+	<-c1.ended
+	m.mu.Lock()
+	m.turnOff()
+	m.mu.Unlock()
+	f.die("c1")
+	w.member(f, "c2")
+	w.untilState(m, node.Active)
+	if !w.said(m, "booted anew: the machine is off") {
+		t.Error("the history does not show the late packet")
+	}
+}
+
+// TestTakeOverIsSpread: thousands of nodes of a conductor that died are not looked at all at once, one is at once.
+func TestTakeOverIsSpread(t *testing.T) {
+	e := New(nil, nil, nil, nil, Config{}, nil)
+	next := func(within time.Duration) (n int) {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		for {
+			if _, ok := e.queue.Next(ctx); !ok {
+				return n
+			}
+			n++
+		}
+	}
+	e.wakeAll([]string{"one"})
+	if n := next(50 * time.Millisecond); n != 1 {
+		t.Errorf("%d of one node was looked at at once", n)
+	}
+	ids := make([]string, 5000)
+	for i := range ids {
+		ids[i] = fmt.Sprint("n", i)
+	}
+	e.wakeAll(ids)
+	if n := next(100 * time.Millisecond); n == 0 || n > 2500 {
+		t.Errorf("%d of 5000 nodes were looked at in a tenth of a second", n)
+	}
+}
