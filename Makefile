@@ -15,7 +15,7 @@ LDFLAGS := -s -w
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-image conformance dev clean
+.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-fleet bench-image demo-ha conformance dev clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -44,6 +44,11 @@ demo: ## The main job in a virtual rack, live: power-on to a running Debian, the
 	@echo 'Building ingot, ingotd and ingot-agent; the first time takes a few minutes.'
 	@$(MAKE) --no-print-directory -s build
 	@bin/ingot lab demo --firmware $(FIRMWARE) --bmc $(BMC)
+
+demo-ha: ## The main job with three conductors on one PostgreSQL: one is killed, one frozen, the database restarted meanwhile (FIRMWARE=)
+	@sh tools/deps.sh build lab images database
+	@$(MAKE) --no-print-directory -s build
+	@bin/ingot lab demo --firmware $(FIRMWARE) --bmc redfish --several
 
 demo-down: ## End what `make demo` left running and remove it
 	@if [ -x bin/ingot ] && bin/ingot lab status --name demo >/dev/null 2>&1; then bin/ingot lab down --name demo; else echo 'No demo is up.'; fi
@@ -111,6 +116,12 @@ bench-deploy: build ## An ordinary deployment against one without a reboot, on t
 	@sh tools/deps.sh build lab images
 	$(GO) build -o bin/bench-deploy ./test/bench/deploy
 	bin/bench-deploy -n $(ROUNDS) -image $(IMAGE) -firmware $(FIRMWARE) -report build/bench-deploy.json
+
+NODES ?= 100 1000
+bench-fleet: ## What ingotd needs for many machines, which are simulated (some five minutes; NODES="100 1000 10000" for more)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
+	$(GO) build -o bin/bench-fleet ./test/bench/fleet
+	bin/bench-fleet -ingotd bin/ingotd -nodes '$(NODES)' -report build
 
 SEEDS ?= 1
 conformance: ## Generated requests to a real Ironic and to ingotd, and their answers compared (SEEDS=10, SEED=, AUTH=, FOR=30m; RECORD=1 keeps those of Ironic for make test)

@@ -43,7 +43,6 @@ type member struct {
 	failures   int
 	up         bool      // nothing more is to be done
 	asked      time.Time // when its deployment was asked for
-	started    time.Time // when its deployment began
 	done       time.Time // when it came to the target
 }
 
@@ -178,8 +177,8 @@ func (d *Driver) moved(uuid, state string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.of[uuid]
-	if m == nil {
-		return // not of this fleet
+	if m == nil || m.up {
+		return // not of this fleet, or an event that was slower than a list
 	}
 	if m.state != state {
 		if strings.HasSuffix(state, "failed") || m.state == "verifying" && state == "enroll" {
@@ -187,12 +186,9 @@ func (d *Driver) moved(uuid, state string) {
 			d.log.Warn("work on a node failed", "node", m.name, "state", state)
 		}
 		m.inspected = m.inspected || m.state == "inspecting" && state == "manageable"
-		if state == "deploying" {
-			m.started = time.Now()
-		}
 		m.state, m.moved = state, time.Now()
 	}
-	if m.up || m.asking {
+	if m.asking {
 		return
 	}
 	if m.state == d.target && (state != "manageable" || m.inspected) {
@@ -286,7 +282,7 @@ func (d *Driver) Failed() map[string]string {
 
 // Deployment is the course of a node's deployment.
 type Deployment struct {
-	Asked, Started, Done time.Time
+	Asked, Done time.Time
 }
 
 // Deployments lists the finished deployments.
@@ -295,7 +291,7 @@ func (d *Driver) Deployments() (all []Deployment) {
 	defer d.mu.Unlock()
 	for _, m := range d.of {
 		if m.state == "active" && !m.asked.IsZero() {
-			all = append(all, Deployment{m.asked, m.started, m.done})
+			all = append(all, Deployment{m.asked, m.done})
 		}
 	}
 	return all
