@@ -36,6 +36,8 @@ func commands() []command {
 			"look at everything that the conductor needs, whether it runs or not, and say what to do", examine},
 		{"restore", "[--key FILE] FILE",
 			"put a backup into a data directory that is empty, or whose database can't be used", restore},
+		{"migrate-store", "--from URL --to URL [--dry-run]",
+			"move all data from SQLite to PostgreSQL or back, while ingotd is stopped", migrateStore},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/store/seal"
 )
@@ -80,7 +81,7 @@ func verify(ctx context.Context, db *sql.DB, key []byte) error {
 		return fmt.Errorf("check database: %w", err)
 	}
 	if verdict != "ok" {
-		return fmt.Errorf("check database: %w: %s", errPages, verdict)
+		return fmt.Errorf("check database: %w: %s", errPages, strings.ReplaceAll(verdict, "\n", " "))
 	}
 	var check []byte
 	if err := db.QueryRowContext(ctx, `SELECT sealed FROM key_check WHERE id = 1`).Scan(&check); err != nil {

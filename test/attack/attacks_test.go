@@ -82,7 +82,7 @@ var attacks = []struct {
 	{"the rescue password", []string{rescued, reader},
 		"test/attack.TestRescuedMachine test/attack.TestCanaries conductor/engine.TestRescuePassword conductor/engine.TestRescue"},
 	{"the database and a backup: read, evil, cut off, flipped", []string{outsideWorld},
-		"test/attack.TestTricks conductor/store.TestSecretsAreSealed conductor/store/backup.TestRestoreRefuses conductor/store/backup.TestBackupWhileWriting"},
+		"test/attack.TestTricks conductor/store.TestSecretsAreSealed conductor/store/backup.TestRestoreRefuses conductor/store/backup.TestBackupWhileWriting conductor/store/migrate.TestRefusals conductor/store/migrate.TestBadText"},
 	{"killed in the middle of requests", []string{outsideWorld},
 		"test/attack.TestKilledInFlight conductor/store.TestKill conductor/engine.TestDieAtMoments conductor/engine.TestDieAtEveryWrite conductor/app.TestKilledWhileDeploying"},
 	{"a full disk", []string{outsideWorld}, "test/attack.TestFullDisk"},

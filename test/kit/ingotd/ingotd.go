@@ -61,10 +61,8 @@ func Start(t testing.TB, addr string, set ...string) *Process {
 	p := &Process{t: t, URL: "http://" + addr, Agents: kit.FreeAddr(t), Dir: filepath.Join(dir, "data"), Log: &Output{}}
 	args := []string{"--data-dir", p.Dir, "--listen", addr, "--set", "agents.listen=" + p.Agents, "--set",
 		"agents.advertise=" + p.Agents, "--set", "netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
-	for _, kv := range set {
-		args = append(args, "--set", kv)
-	}
 	p.args = args
+	p.Change(set...)
 	p.run()
 	p.described.URL = p.URL
 	return p
@@ -98,6 +96,13 @@ func (p *Process) Kill() {
 func (p *Process) Again() {
 	p.t.Helper()
 	p.run()
+}
+
+// Change has the next process started with these settings too, each KEY=VALUE.
+func (p *Process) Change(set ...string) {
+	for _, kv := range set {
+		p.args = append(p.args, "--set", kv)
+	}
 }
 
 // Run starts a program that the test ends, by its own number.
