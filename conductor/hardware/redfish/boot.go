@@ -131,9 +131,6 @@ func (d *Driver) patchBoot(ctx context.Context, s *controller.System, want setti
 	if want == (settings{}) {
 		return nil
 	}
-	if want.Enabled == "" && s.Quirks.Has(quirk.SendEnabled) {
-		want.Enabled = now.BootSourceOverrideEnabled
-	}
 	if err := d.send(ctx, s.BootPath, s.BootETag, want); err != nil {
 		return err
 	}

@@ -296,7 +296,8 @@ func (d *Driver) change(ctx context.Context, v *drive, target string, body, more
 // adapt changes a request as messages demand, and reports whether it did.
 func adapt(body, more map[string]any, all []controller.Message) (changed bool) {
 	for _, m := range all {
-		missing := strings.HasSuffix(m.ID, "Missing")
+		// xFusion's name what is missing in the text of a general error only.
+		missing := strings.HasSuffix(m.ID, "Missing") || m.ID == "GeneralError"
 		for name, value := range more {
 			if _, sent := body[name]; missing && !sent && m.Names(name) {
 				body[name], changed = value, true

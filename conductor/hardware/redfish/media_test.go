@@ -132,7 +132,7 @@ func TestMedia(t *testing.T) {
 	}
 	for _, does := range []service.Behaviour{vmedia.WantsProtocol, vmedia.WantsMethod, vmedia.WantsCredentials,
 		vmedia.NoInserted, vmedia.OnlyImage, vmedia.EjectWantsBody, vmedia.InternalSlots, vmedia.WantsInserted,
-		vmedia.StaysInserted, vmedia.NameStays, vmedia.PlainURL, service.NoIfMatch} {
+		vmedia.StaysInserted, vmedia.NameStays, vmedia.PlainURL, vmedia.OnlyDVD, service.NoIfMatch} {
 		personalities["generic, "+string(does)] = []service.Behaviour{does}
 	}
 	personalities["dell-idrac9, without ManagedBy"] = []service.Behaviour{service.NoManagedBy}

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/powertest"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/bios"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/vendor"
@@ -111,9 +113,6 @@ func network(ctx context.Context, d *Driver) error {
 	return d.SetPower(ctx, power.TurnOn)
 }
 
-// uefi has a machine boot by UEFI.
-func uefi(ctx context.Context, d *Driver) error { return d.setBootMode(ctx, "uefi") }
-
 // rows are what a client does at a controller that behaves as a row says, and the personality that does so. It works
 // with the table and fails without it.
 var rows = map[string]struct {
@@ -183,7 +182,6 @@ var rows = map[string]struct {
 			}
 			return d.SetPower(ctx, power.TurnOn)
 		}, device: bmc.CDROM},
-	"supermicro-enabled": {personality: "supermicro", behaviour: service.NeedsEnabled, do: uefi},
 	"supermicro-x10-boot-mode": {personality: "supermicro", model: "X10DRi", behaviour: service.NoBootMode,
 		do: func(ctx context.Context, d *Driver) error {
 			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
@@ -290,6 +288,35 @@ func TestWithoutRows(t *testing.T) {
 		service.PhantomSystem: network,
 		// a machine in POST declines changes for a while
 		service.InPOST: network,
+		// a device without a word on how long is for one boot, also where the choice was there before
+		service.DeviceIsOnce: func(ctx context.Context, d *Driver) error {
+			for _, dev := range []power.Device{power.BootPXE, power.BootDisk} {
+				if err := d.SetBoot(ctx, power.Boot{Device: dev, Persistent: true}); err != nil {
+					return err
+				}
+				if got, err := d.Boot(ctx); err != nil || got.Device != dev || !got.Persistent {
+					return fmt.Errorf("the boot device reads %+v, %w", got, err)
+				}
+			}
+			return nil
+		},
+		// the registry of the BIOS settings comes compressed or not at all
+		service.NoIdentity: func(ctx context.Context, d *Driver) error {
+			return d.on(ctx, "read the registry", func(s *controller.System) error {
+				st, err := bios.Read(ctx, d.c, s)
+				if err != nil {
+					return err
+				}
+				if err := st.Describe(ctx, d.c); err != nil {
+					return err
+				}
+				list := st.Settings()
+				if i := slices.IndexFunc(list, func(b node.BIOSSetting) bool { return b.AttributeType != "" }); i < 0 {
+					return fmt.Errorf("no registry: %v", list)
+				}
+				return nil
+			})
+		},
 		// the choice of the boot device can't be kept
 		service.OnceOnly: func(ctx context.Context, d *Driver) error {
 			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Persistent: true})
@@ -560,7 +587,7 @@ func TestLiars(t *testing.T) {
 // ETags are sent as they are, as strong ones, and not at all, until one is taken.
 func TestETags(t *testing.T) {
 	for _, more := range [][]service.Behaviour{nil, {service.WeakETag, service.NeedsIfMatch}, {service.NoIfMatch},
-		{service.WeakETag, service.NoIfMatch}, {service.NeedsIfMatch}} {
+		{service.WeakETag, service.NoIfMatch}, {service.NeedsIfMatch}, {service.EmptyETag}} {
 		t.Run(fmt.Sprint(more), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, kit.Personality(t, "generic", more...))

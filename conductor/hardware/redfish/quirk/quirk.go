@@ -30,8 +30,6 @@ const (
 	ModeAfterDevice Behaviour = "a change of the boot device resets the boot mode: set it again"
 	// WholeBoot sends target, enabled and mode together.
 	WholeBoot Behaviour = "a change of the boot settings must have all of them"
-	// SendEnabled sends BootSourceOverrideEnabled with each change.
-	SendEnabled Behaviour = "a change of the boot settings must have BootSourceOverrideEnabled"
 	// MediaIsUSBCD boots from virtual media by the target UsbCd.
 	MediaIsUSBCD Behaviour = "the boot target of virtual media is UsbCd"
 	// MediaByImport boots from virtual media by an import of a configuration.
@@ -103,8 +101,6 @@ var Table = []Row{
 		Source: "ironic: boot device of virtual media on Supermicro", Test: test + "supermicro-usb-cd"},
 	{Name: "supermicro-x10-boot-mode", Vendor: "supermicro", Product: `\bX10`, Does: NoBootMode,
 		Source: "ironcore-dev/metal-operator#982", Test: test + "supermicro-x10-boot-mode"},
-	{Name: "supermicro-enabled", Vendor: "supermicro", Does: SendEnabled,
-		Source: "sushy: Supermicro; ironcore-dev/metal-operator#982", Test: test + "supermicro-enabled"},
 	{Name: "dell-insert-again", Vendor: "dell", Does: InsertAgain,
 		Source: "ironic: retries of the insertion on Dell", Test: test + "dell-insert-again"},
 	{Name: "dell-xe9680-http", Vendor: "dell", Product: `XE9680`, Does: NetworkIsHTTP,

@@ -39,7 +39,7 @@ func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path strin
 	case r.Method == http.MethodPost && ifMatch != "" && s.cfg.Personality.Has(NoIfMatch):
 		return true, odata.Fault("PreconditionFailed")
 	case r.Method == http.MethodPatch && s.drives.Patchable(path):
-		if problem := s.matched(o, ifMatch); problem != nil {
+		if problem := s.matched(o, r.Header); problem != nil {
 			return true, problem
 		}
 	}

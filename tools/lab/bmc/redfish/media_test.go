@@ -234,7 +234,7 @@ func TestMediaBehaviours(t *testing.T) {
 	}{
 		"protocol": {vmedia.WantsProtocol, object{"Image": url}, 400, "Base.1.5.ActionParameterMissing",
 			object{"Image": url, "TransferProtocolType": "HTTP"}},
-		"method": {vmedia.WantsMethod, object{"Image": url}, 400, "Base.1.5.ActionParameterMissing",
+		"method": {vmedia.WantsMethod, object{"Image": url}, 400, "Base.1.4.0.GeneralError",
 			object{"Image": url, "TransferMethod": "Stream"}},
 		"credentials": {vmedia.WantsCredentials, object{"Image": url, "UserName": "none"}, 400,
 			"Base.1.5.ActionParameterMissing", object{"Image": url, "UserName": "none", "Password": "none"}},

@@ -25,7 +25,7 @@ const (
 	NoBootMode Behaviour = "no boot mode"
 	// NoneTargetRefused declines the boot target None.
 	NoneTargetRefused Behaviour = "boot target None refused"
-	// DeviceResetsMode sets the boot mode to Legacy with each change of the device.
+	// DeviceResetsMode sets the boot mode to Legacy with each change of the device that names no mode.
 	DeviceResetsMode Behaviour = "device resets boot mode"
 	// WholeBoot declines a boot change that lacks target, enabled or mode.
 	WholeBoot Behaviour = "boot settings only as a whole"
@@ -37,6 +37,8 @@ const (
 	WeakETag Behaviour = "weak ETags"
 	// NoIfMatch declines every If-Match.
 	NoIfMatch Behaviour = "no If-Match"
+	// EmptyETag gives ETags that are empty and declines every If-Match, an empty one, too.
+	EmptyETag Behaviour = "empty ETags"
 	// NeedsIfMatch declines a change without If-Match, with 428.
 	NeedsIfMatch Behaviour = "If-Match required"
 	// HTML answers everything with a page.
@@ -53,10 +55,12 @@ const (
 	LeadsElsewhere Behaviour = "links to other hosts"
 	// ForgetsBIOS takes changes and resets of BIOS settings, and does not make them.
 	ForgetsBIOS Behaviour = "BIOS settings are forgotten"
+	// NoIdentity declines to send the registry of BIOS settings without compression, with 406.
+	NoIdentity Behaviour = "no registry without compression"
 	// NoBIOSRegistry shows no registry of the BIOS settings.
 	NoBIOSRegistry Behaviour = "no registry of BIOS settings"
-	// NeedsEnabled declines a boot change without BootSourceOverrideEnabled.
-	NeedsEnabled Behaviour = "boot settings only with enabled"
+	// DeviceIsOnce makes a boot device that comes without BootSourceOverrideEnabled one for one boot.
+	DeviceIsOnce Behaviour = "a device is for once"
 	// NoPXE has no boot device Pxe.
 	NoPXE Behaviour = "no boot device Pxe"
 	// RestartHangs takes ForceRestart and PowerCycle, and the machine does not start again.
@@ -141,7 +145,7 @@ var personalities = []Personality{
 	{Name: "supermicro", Vendor: "Supermicro", Manufacturer: "Supermicro", Model: "SYS-1029U-TR4",
 		ManagerModel: "ASPEED", Firmware: "1.73.14", SystemID: "1", ManagerID: "1",
 		Resets: []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "ForceOn"},
-		Behaviours: []Behaviour{DeviceResetsMode, NeedsEnabled, vmedia.MediaBootAsUSBCD, vmedia.NoInserted,
+		Behaviours: []Behaviour{DeviceResetsMode, DeviceIsOnce, vmedia.MediaBootAsUSBCD, vmedia.NoInserted,
 			vmedia.NameStays, vmedia.PlainURL}},
 	{Name: "ami", Vendor: "AMI", Product: "AMI Redfish Server", Manufacturer: "ASRockRack", Model: "X570D4U",
 		ManagerModel: "AST2500", Firmware: "1.30.0", SystemID: "Self", ManagerID: "Self",

@@ -416,6 +416,9 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 	case o == nil:
 		return odata.Fault("ResourceMissingAtURI", r.URL.Path)
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		if p.Has(NoIdentity) && s.bios.IsRegistry(path) && r.Header.Get("Accept-Encoding") == "identity" {
+			return &odata.Problem{ID: "GeneralError", Status: http.StatusNotAcceptable}
+		}
 		tag := s.etag(o)
 		if !open(path) {
 			o["@odata.etag"] = tag
@@ -465,7 +468,7 @@ func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, 
 	if s.bmc.Faults().Busy {
 		return odata.Fault("ServiceTemporarilyUnavailable", "1")
 	}
-	if problem := s.matched(o, r.Header.Get("If-Match")); problem != nil {
+	if problem := s.matched(o, r.Header); problem != nil {
 		return problem
 	}
 	if problem := change(path, body); problem != nil {

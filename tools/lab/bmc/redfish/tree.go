@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -254,7 +255,7 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 		want[key], _ = current[key].(string)
 		v, sent := change[key]
 		if !sent {
-			if p.Has(WholeBoot) || p.Has(NeedsEnabled) && key == "BootSourceOverrideEnabled" {
+			if p.Has(WholeBoot) {
 				return odata.Fault("PropertyMissing", key)
 			}
 			continue
@@ -287,8 +288,13 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 			return odata.Fault("PropertyValueFormatError", "...", "HttpBootUri")
 		}
 	}
-	if _, sent := change["BootSourceOverrideTarget"]; sent && p.Has(DeviceResetsMode) {
-		b.UEFI = false
+	if change["BootSourceOverrideTarget"] != nil {
+		if change["BootSourceOverrideMode"] == nil && p.Has(DeviceResetsMode) {
+			b.UEFI = false
+		}
+		if change["BootSourceOverrideEnabled"] == nil && p.Has(DeviceIsOnce) {
+			want["BootSourceOverrideEnabled"] = "Once"
+		}
 	}
 	if want["BootSourceOverrideEnabled"] != "Disabled" {
 		for device, target := range targets {
@@ -311,6 +317,9 @@ func (s *Service) etag(o object) string {
 	if err != nil {
 		panic(err) // maps, texts and numbers
 	}
+	if s.cfg.Personality.Has(EmptyETag) {
+		return ""
+	}
 	sum := sha256.Sum256(b)
 	tag := `"` + hex.EncodeToString(sum[:6]) + `"`
 	if s.cfg.Personality.Has(WeakETag) {
@@ -320,9 +329,11 @@ func (s *Service) etag(o object) string {
 }
 
 // matched declines a change whose If-Match is not that of the resource.
-func (s *Service) matched(o object, ifMatch string) *odata.Problem {
-	p := s.cfg.Personality
+func (s *Service) matched(o object, header http.Header) *odata.Problem {
+	p, ifMatch := s.cfg.Personality, header.Get("If-Match")
 	switch tag := s.etag(o); {
+	case p.Has(EmptyETag) && header.Values("If-Match") != nil:
+		return odata.Fault("PreconditionFailed")
 	case ifMatch == "" && p.Has(NeedsIfMatch):
 		return odata.Fault("PreconditionRequired")
 	case ifMatch == "":

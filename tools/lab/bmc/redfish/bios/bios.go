@@ -175,6 +175,9 @@ func (m *Machine) Registry() string {
 	return m.registry
 }
 
+// IsRegistry reports whether a path is that of the registry itself.
+func (m *Machine) IsRegistry(path string) bool { return path == m.file()+"/en.json" }
+
 // IsSettings reports whether a path is that of pending settings.
 func (m *Machine) IsSettings(path string) bool { return path == m.path+"/"+m.settings }
 

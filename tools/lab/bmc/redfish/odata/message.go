@@ -55,6 +55,9 @@ const (
 	MessageType     = "#Message.v1_1_1.Message"
 )
 
+// general is the message of errors that have other messages.
+const general = "GeneralError"
+
 // licence is the message of another registry, Supermicro's.
 const licence = "OemLicenseNotPassed"
 
@@ -64,7 +67,7 @@ var messages = map[string]struct {
 	text, resolution string
 }{
 	"Success": {http.StatusOK, "The request completed successfully.", "None."},
-	"GeneralError": {http.StatusConflict, "A general error has occurred.  See Resolution for information on how to resolve the error, or @Message.ExtendedInfo if Resolution is not provided.",
+	general: {http.StatusConflict, "A general error has occurred.  See Resolution for information on how to resolve the error, or @Message.ExtendedInfo if Resolution is not provided.",
 		"None."},
 	"ResourceMissingAtURI": {http.StatusNotFound, "The resource at the URI '%1' was not found.",
 		"Place a valid resource at the URI or correct the URI and resubmit the request."},
@@ -138,13 +141,14 @@ var messages = map[string]struct {
 		"Resubmit the request.  If the problem persists, consider resetting the service."},
 }
 
-// Problem is why a request is declined: a message and its arguments. Registry, Property (that it is about) and Status
-// are other than the usual when they are set.
+// Problem is why a request is declined: a message and its arguments. Registry, Property (that it is about), Status and
+// Text are other than the usual when they are set; Also are more messages, with which the error's own is a general one.
 type Problem struct {
-	ID                 string
-	Args               []string
-	Registry, Property string
-	Status             int
+	ID                       string
+	Args                     []string
+	Registry, Property, Text string
+	Status                   int
+	Also                     []*Problem
 }
 
 func (p Problem) Error() string { return p.ID }
@@ -154,11 +158,31 @@ func Fault(id string, args ...string) *Problem { return &Problem{ID: id, Args: a
 
 // Write answers a request with the problem.
 func (p *Problem) Write(w http.ResponseWriter) {
+	info := p.info()
+	code, text := info["MessageId"], info["Message"]
+	all := []any{info}
+	for _, more := range p.Also {
+		all = append(all, more.info())
+		code = cmp.Or(p.Registry, registry) + general
+	}
+	if p.Text != "" {
+		text = messages[general].text // the error's own says nothing
+	}
+	status := cmp.Or(p.Status, messages[p.ID].status)
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Basic realm="controller"`)
+	}
+	Write(w, status, map[string]any{"error": map[string]any{"code": code, "message": text,
+		"@Message.ExtendedInfo": all}})
+}
+
+// info is the problem as a message.
+func (p *Problem) info() map[string]any {
 	m, ok := messages[p.ID]
 	if !ok {
 		panic("odata: no message " + p.ID)
 	}
-	text := m.text
+	text := cmp.Or(p.Text, m.text)
 	for i, a := range p.Args {
 		text = strings.ReplaceAll(text, fmt.Sprintf("%%%d", i+1), a)
 	}
@@ -166,18 +190,15 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	if args == nil {
 		args = []string{}
 	}
-	code := cmp.Or(p.Registry, registry) + p.ID
-	info := map[string]any{"@odata.type": MessageType, "MessageId": code, "Message": text,
-		"MessageArgs": args, "Resolution": m.resolution, "MessageSeverity": "Warning"}
+	info := map[string]any{"@odata.type": MessageType, "MessageId": cmp.Or(p.Registry, registry) + p.ID,
+		"Message": text, "MessageArgs": args, "Resolution": m.resolution, "MessageSeverity": "Warning"}
+	if p.Text != "" {
+		info["Severity"] = "Critical" // the older name, from which some clients find the message that counts
+	}
 	if p.Property != "" {
 		info["RelatedProperties"] = []string{p.Property}
 	}
-	status := cmp.Or(p.Status, m.status)
-	if status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Basic realm="controller"`)
-	}
-	Write(w, status, map[string]any{"error": map[string]any{"code": code, "message": text,
-		"@Message.ExtendedInfo": []any{info}}})
+	return info
 }
 
 // Registry is the registry Base as a resource: its file at this path, or what that leads to. It is nil for other paths.

@@ -22,7 +22,7 @@ const (
 	WantsInserted = "PATCH of Image attaches nothing without Inserted"
 	// WantsProtocol declines InsertMedia without TransferProtocolType, with a message of an older registry.
 	WantsProtocol = "insert wants TransferProtocolType"
-	// WantsMethod declines InsertMedia without TransferMethod.
+	// WantsMethod declines InsertMedia without TransferMethod, with an error that names it in its text only.
 	WantsMethod = "insert wants TransferMethod"
 	// WantsCredentials declines InsertMedia without UserName and Password.
 	WantsCredentials = "insert wants credentials"
@@ -33,6 +33,8 @@ const (
 	// InternalSlots has two drives first that are not for clients: one declines InsertMedia with 405, one lacks the
 	// action.
 	InternalSlots = "internal slots first"
+	// OnlyDVD has drives for DVDs and none for CDs.
+	OnlyDVD = "DVD only"
 	// FailsFirst answers the first insertions with 500.
 	FailsFirst = "insertions fail at first"
 	// NoMediaLicence has no licence for virtual media.
@@ -100,6 +102,14 @@ func modelOf(personality string, has func(string) bool) model {
 	if !ok {
 		m = models["generic"]
 	}
+	if has(OnlyDVD) {
+		m.slots = slices.Clone(m.slots)
+		for i := range m.slots {
+			if m.slots[i].disc() {
+				m.slots[i].types = []string{"DVD"}
+			}
+		}
+	}
 	if has(InternalSlots) {
 		m.slots = append([]slot{{"internal-1", disc, declined}, {"internal-2", disc, never}}, m.slots...)
 	}
@@ -118,7 +128,8 @@ func (m model) drive(i int) (n int, ok bool) {
 
 // disc reports whether discs can be put in by a client.
 func (s slot) disc() bool {
-	return slices.Contains(s.types, "CD") && s.takes != never && s.takes != declined
+	takes := s.takes != never && s.takes != declined
+	return takes && (slices.Contains(s.types, "CD") || slices.Contains(s.types, "DVD"))
 }
 
 // acts reports whether a slot has working actions, patched whether a PATCH of Image inserts.

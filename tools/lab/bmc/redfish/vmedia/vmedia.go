@@ -363,16 +363,26 @@ func (s *Shelf) read(c complaint, body object) (q request, _ *odata.Problem) {
 	if c.action == "" {
 		return q, nil
 	}
+	var all []*odata.Problem
 	for _, need := range []struct {
 		key  string
 		when bool
 	}{{"Image", true}, {"TransferProtocolType", s.cfg.Has(WantsProtocol)}, {"TransferMethod", s.cfg.Has(WantsMethod)},
 		{"UserName", s.cfg.Has(WantsCredentials)}, {"Password", s.cfg.Has(WantsCredentials)}} {
 		if need.when && (!q.sent[need.key] || need.key == "Image" && q.image == "") {
-			return q, c.missing(need.key)
+			all = append(all, c.missing(need.key))
 		}
 	}
-	return q, nil
+	switch {
+	case len(all) == 0:
+		return q, nil
+	case s.cfg.Has(WantsMethod):
+		return q, &odata.Problem{ID: "GeneralError", Registry: "Base.1.4.0.", Status: http.StatusBadRequest,
+			Text: "The body lacks the property '" + strings.TrimPrefix(all[0].Property, "#/") + "', which is mandatory."}
+	case s.cfg.Has(WantsCredentials):
+		all[0].Also = all[1:]
+	}
+	return q, all[0]
 }
 
 // checkAddress declines addresses and kinds of transfer that the controller does not take.
