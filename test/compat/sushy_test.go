@@ -28,6 +28,8 @@ type driven struct {
 	personality, auth string
 	// more are behaviours beside the personality's: those of other vendors' controllers.
 	more []service.Behaviour
+	// less are those of the personality that it lacks.
+	less []service.Behaviour
 	// model, unless "", is that of the machine.
 	model string
 }
@@ -51,6 +53,8 @@ var sushyDrives = []driven{
 	{personality: "hpe-ilo5", auth: "basic", more: []service.Behaviour{service.InPOST, service.NoIdentity}},
 	{personality: "supermicro", auth: "basic", model: "X10DRi",
 		more: []service.Behaviour{service.NoBootMode, service.SecureBootLicence}},
+	{personality: "supermicro", auth: "session", model: "ARS-111GL-NHR",
+		more: []service.Behaviour{vmedia.ListsUSBCD}, less: []service.Behaviour{vmedia.MediaBootAsUSBCD}},
 	// Cisco's, whose drives are for DVDs, and some not for clients
 	{personality: "generic", auth: "session",
 		more: []service.Behaviour{vmedia.InternalSlots, vmedia.OnlyDVD, service.NoEthernet}},
@@ -73,6 +77,7 @@ func (d driven) name() string {
 func (d driven) is(t *testing.T) service.Personality {
 	p := redfish.Personality(t, d.personality, d.more...)
 	p.Model = cmp.Or(d.model, p.Model)
+	p.Behaviours = slices.DeleteFunc(p.Behaviours, func(b service.Behaviour) bool { return slices.Contains(d.less, b) })
 	return p
 }
 

@@ -63,6 +63,7 @@ var sushyMeets = []meeting{
 	{"enabled_lost", has(service.DeviceIsOnce), nil},
 	{"mode_lost", both(has(service.DeviceResetsMode), not(has(service.NoBootMode))), []string{"supermicro-boot-mode"}},
 	{"usb_cd", has(vmedia.MediaBootAsUSBCD), []string{"supermicro-usb-cd"}},
+	{"cd_beside_usb_cd", has(vmedia.ListsUSBCD), nil},
 	// media.py
 	{"drives_of_system", named("generic", "dell-idrac10"), nil},
 	{"dvd_only", has(vmedia.OnlyDVD), nil},

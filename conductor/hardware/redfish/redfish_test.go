@@ -281,6 +281,22 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestMediaOfAnExceptedModel: where UsbCd is listed and starts nothing, the machine boots its virtual media from Cd.
+func TestMediaOfAnExceptedModel(t *testing.T) {
+	p := kit.Personality(t, "supermicro", vmedia.ListsUSBCD)
+	p.Model = "ARS-111GL-NHR"
+	p.Behaviours = slices.DeleteFunc(p.Behaviours, func(b service.Behaviour) bool {
+		return b == vmedia.MediaBootAsUSBCD
+	})
+	b := newBench(t, p)
+	d := b.open(b.pool, nil)
+	err := errors.Join(d.SetBoot(t.Context(), power.Boot{Device: power.BootCDROM}),
+		d.SetPower(t.Context(), power.TurnOn))
+	if at := b.Machine.Boots(); err != nil || len(at) != 1 || at[0].Device != bmc.CDROM {
+		t.Errorf("the machine started with %v: %v", at, err)
+	}
+}
+
 // TestWithoutRows: what some controllers do otherwise, and the client meets at all of them.
 func TestWithoutRows(t *testing.T) {
 	for does, do := range map[service.Behaviour]func(context.Context, *Driver) error{

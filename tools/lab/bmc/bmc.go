@@ -121,6 +121,7 @@ type BMC struct {
 	cancel  context.CancelFunc
 	faults  atomic.Pointer[Faults]
 	own     atomic.Bool // OwnDrive
+	noUSB   atomic.Bool // NoUSBDrive
 	starts  atomic.Int64
 	flagsMu sync.Mutex
 	flags   types.BootOptionParam_BootFlags
@@ -222,6 +223,9 @@ func (b *BMC) Starts() int64 { return b.starts.Load() }
 // OwnDrive makes CDROM the machine's own drive, which it does not have: it then starts as without a choice.
 func (b *BMC) OwnDrive() { b.own.Store(true) }
 
+// NoUSBDrive makes USBCD a device that starts nothing.
+func (b *BMC) NoUSBDrive() { b.noUSB.Store(true) }
+
 // TakeBoot does as firmware does in POST: it reads the boot flags and clears those that are for one boot only. It never
 // returns USBCD: CDROM is the drive of the controller's media.
 func (b *BMC) TakeBoot() Boot {
@@ -230,6 +234,8 @@ func (b *BMC) TakeBoot() Boot {
 	defer b.flagsMu.Unlock()
 	boot := b.bootLocked()
 	switch {
+	case boot.Device == USBCD && b.noUSB.Load():
+		boot.Device = Default
 	case boot.Device == USBCD:
 		boot.Device = CDROM
 	case boot.Device == CDROM && b.own.Load():

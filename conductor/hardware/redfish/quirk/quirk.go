@@ -61,7 +61,8 @@ type Row struct {
 	Name string
 	// Vendor is a word of the vendor's name, lower case.
 	Vendor string
-	// Product is a pattern for product or model; "" is any. Except is one for those that the row is not for.
+	// Product is a pattern for the product, the machine's or the controller's model; "" is any. Except is one for those
+	// that the row is not for.
 	Product, Except string
 	// From and Before bound the controller's firmware: From <= version < Before; "" is no bound. Firmware whose version
 	// is not known is in no row with bounds.
@@ -76,17 +77,20 @@ type Row struct {
 // test is that of all rows; each row is a case of it by its name.
 const test = "conductor/hardware/redfish.TestRows/"
 
+// idrac10 is in the model of an iDRAC10, which names the generation of its machine: firmware 2 and later is that of
+// older ones, too.
+const idrac10 = `\b(1[7-9]|[2-9][0-9])G\b`
+
 // Table is the table.
 var Table = []Row{
 	{Name: "dell-same-state", Vendor: "dell", Does: SameStateIsDone,
 		Source: "libredfish: PowerControl of Dell", Test: test + "dell-same-state"},
-	{Name: "idrac9-virtual-cd", Vendor: "dell", From: "2", Before: "6", Does: MediaByImport,
-		Source: "ironic and sushy: set_virtual_boot_device of iDRAC before 6.00; iDRAC10 counts from 1",
-		Test:   test + "idrac9-virtual-cd"},
+	{Name: "idrac9-virtual-cd", Vendor: "dell", Except: idrac10, Before: "6", Does: MediaByImport,
+		Source: "ironic and sushy: set_virtual_boot_device of iDRAC before 6.00", Test: test + "idrac9-virtual-cd"},
 	{Name: "dell-account-slots", Vendor: "dell", Does: WholeAccount,
 		Source: "nv-redfish; ironcore-dev/metal-operator", Test: test + "dell-account-slots"},
-	{Name: "idrac10-on-after-off", Vendor: "dell", From: "1", Before: "2", Does: RetryOnAfterOff,
-		Source: "sushy: iDRAC10, firmware counted from 1 again", Test: test + "idrac10-on-after-off"},
+	{Name: "idrac10-on-after-off", Vendor: "dell", Product: idrac10, Does: RetryOnAfterOff,
+		Source: "ironic: power of iDRAC10, known by the generation in its model", Test: test + "idrac10-on-after-off"},
 	{Name: "hpe-gen9-boot-mode", Vendor: "hpe", Product: `Gen9\b`, Does: NoBootMode,
 		Source: "sushy: BootSourceOverrideMode of HPE Gen9", Test: test + "hpe-gen9-boot-mode"},
 	{Name: "hpe-target-none", Vendor: "hpe", Does: KeepBootTarget,
@@ -152,7 +156,7 @@ func Match(table []Row, id Identity) Set {
 func fits(r Row, id Identity) bool {
 	is := func(pattern string) bool {
 		re := regexp.MustCompile(pattern)
-		return re.MatchString(id.Product) || re.MatchString(id.Model)
+		return re.MatchString(id.Product) || re.MatchString(id.Model) || re.MatchString(id.Manager)
 	}
 	return (r.Product == "" || is(r.Product)) && (r.Except == "" || !is(r.Except))
 }

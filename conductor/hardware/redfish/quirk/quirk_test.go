@@ -11,6 +11,8 @@ func TestMatch(t *testing.T) {
 		id.Firmware = firmware
 		return id
 	}
+	dell10 := dell
+	dell10.Manager = "17G Monolithic"
 	for _, tt := range []struct {
 		name string
 		id   Identity
@@ -22,7 +24,11 @@ func TestMatch(t *testing.T) {
 			"dell-account-slots", "dell-insert-again", "dell-task-gone"}},
 		{"iDRAC9 of 6.00", with(dell, "6.00.02.00"),
 			[]string{"dell-same-state", "dell-account-slots", "dell-insert-again", "dell-task-gone"}},
-		{"iDRAC10", with(dell, "1.20.50.00"), []string{"dell-same-state", "dell-account-slots", "idrac10-on-after-off",
+		{"iDRAC10", with(dell10, "1.20.50.00"), []string{"dell-same-state", "dell-account-slots",
+			"idrac10-on-after-off", "dell-insert-again", "dell-task-gone"}},
+		{"iDRAC10 of 2.10", with(dell10, "2.10.10.10"), []string{"dell-same-state", "dell-account-slots",
+			"idrac10-on-after-off", "dell-insert-again", "dell-task-gone"}},
+		{"iDRAC8", with(dell, "2.86.86.86"), []string{"dell-same-state", "idrac9-virtual-cd", "dell-account-slots",
 			"dell-insert-again", "dell-task-gone"}},
 		{"firmware not known", dell,
 			[]string{"dell-same-state", "dell-account-slots", "dell-insert-again", "dell-task-gone"}},

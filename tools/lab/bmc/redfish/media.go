@@ -20,6 +20,9 @@ func (s *Service) wireMedia() {
 	if p.Has(vmedia.MediaBootAsUSBCD) || p.Has(vmedia.CDIsOwnDrive) {
 		s.bmc.OwnDrive()
 	}
+	if p.Has(vmedia.ListsUSBCD) {
+		s.bmc.NoUSBDrive()
+	}
 }
 
 // Image returns what the controller reads for a drive, by the Id of the drive's resource; nil when it is empty.

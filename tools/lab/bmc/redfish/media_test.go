@@ -301,6 +301,8 @@ func TestBootFromMedia(t *testing.T) {
 		want                bmc.Device
 	}{{"generic", "Cd", nil, bmc.CDROM}, {"dell-idrac9", "Cd", nil, bmc.CDROM},
 		{"supermicro", "UsbCd", nil, bmc.CDROM}, {"supermicro", "Cd", nil, bmc.Default},
+		{"generic", "Cd", []service.Behaviour{vmedia.ListsUSBCD}, bmc.CDROM},
+		{"generic", "UsbCd", []service.Behaviour{vmedia.ListsUSBCD}, bmc.Default},
 		{"dell-idrac9", "Cd", []service.Behaviour{vmedia.CDIsOwnDrive}, bmc.Default}} {
 		for _, enabled := range []string{"Once", "Continuous"} {
 			c := controller(t, tt.personality, tt.more...)

@@ -213,7 +213,8 @@ func (s *Service) boot() object {
 		enables = enables[:2]
 	}
 	target := targets[now.Device]
-	if now.Device == bmc.USBCD && !p.Has(vmedia.MediaBootAsUSBCD) {
+	usbCD := p.Has(vmedia.MediaBootAsUSBCD) || p.Has(vmedia.ListsUSBCD)
+	if now.Device == bmc.USBCD && !usbCD {
 		target = "Cd" // chosen by an import of Dell's
 	}
 	allowed := []string{"None", "Pxe", "Hdd", "Cd", "BiosSetup"}
@@ -221,7 +222,7 @@ func (s *Service) boot() object {
 	if p.Has(NoPXE) {
 		allowed = slices.Delete(allowed, 1, 2)
 	}
-	if p.Has(vmedia.MediaBootAsUSBCD) {
+	if usbCD {
 		allowed = append(allowed, "UsbCd")
 	}
 	if p.Has(NoneTargetRefused) {

@@ -7,6 +7,8 @@ import "slices"
 const (
 	// MediaBootAsUSBCD has the boot target UsbCd for virtual media; Cd is a drive of the machine's own, which it lacks.
 	MediaBootAsUSBCD = "virtual media boot as UsbCd"
+	// ListsUSBCD lists the boot target UsbCd, which starts nothing; virtual media are Cd.
+	ListsUSBCD = "UsbCd is listed only"
 	// CDIsOwnDrive starts from a drive of the machine's own with the boot target Cd, and has no target for virtual
 	// media.
 	CDIsOwnDrive = "Cd is the machine's own drive"
