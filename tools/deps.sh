@@ -67,6 +67,9 @@ group() {
 		need postgresql "a database server of the store's tests"
 		need dnsmasq-base "a DHCP server that is not ours"
 		;;
+	database)
+		need postgresql "the database of several conductors"
+		;;
 	bench)
 		need curl "fetches, in the pipe that is compared with"
 		need zstd "packs the image, and unpacks it in that pipe"
@@ -77,7 +80,7 @@ group() {
 		need iproute2 "a network that is as slow as real ones"
 		;;
 	*)
-		echo "deps.sh: unknown group $1 (build, lab, images, test, bench)" >&2
+		echo "deps.sh: unknown group $1 (build, lab, images, test, database, bench)" >&2
 		exit 2
 		;;
 	esac

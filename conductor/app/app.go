@@ -130,7 +130,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	o.Log, o.Alone, o.Keep, o.NewInstallation = log, true, keep(cfg.History), cfg.NewInstallation
-	if o.URL == "" { // else it is another machine's disk
+	o.Name = cfg.Name() // where a database can be shared
+	if o.URL == "" {    // else it is another machine's disk
 		o.Full = func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }
 	}
 	st, err := store.Open(ctx, o)
@@ -193,13 +194,19 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	ec.Inspection = inspections
+	if o.URL != "" {
+		ec.Conductors = others
+	}
 	en := engine.New(st, drivers{powerDrivers(machines, toAgents, bmcs), types, log}, nil, nets, ec, log)
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
 	}
 	bodies := limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated))
+	st.Touched(en.Wake)
+	st.Moved(en.Rescan)
 	ag, err := agents.New(st, en, ca, agents.Config{
+		Elsewhere: elsewhere(st, en, others), Others: agentsOf(others, cfg.Name()),
 		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()},
 		Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
@@ -221,6 +228,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	var nb *netboot.Server
 	if boot != nil {
 		boot.SystemSeen, boot.SystemStarted, boot.PhoneHome = en.DHCPSeen, en.SystemStarted, en.PhoneHome
+		boot.Others = agentsOf(others, cfg.Name())
 		boot.Short = func(err error) {
 			if shortage.OutOfFiles(err) {
 				short.Note(shortage.Files, "listener", "network boot")

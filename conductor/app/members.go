@@ -1,13 +1,46 @@
 package app
 
 import (
+	"context"
+	"errors"
+
 	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/member"
+	"github.com/ingot-metal/ingot/conductor/store"
 )
 
 // about describes this conductor to the others. reach is where agents reach it.
 func about(cfg config.Config, types *driver.Table, reach string) member.About {
 	return member.About{Agents: reach, Group: cfg.ConductorGroup, Types: types.Names(),
 		Weight: float64(cfg.ConductorWeight)}
+}
+
+// agentsOf returns where agents reach the living conductors except self.
+func agentsOf(c *member.Conductors, self string) func() []string {
+	return func() (all []string) {
+		for _, m := range c.All() {
+			if m.Alive && !m.Draining && m.Agents != "" && m.Name != self {
+				all = append(all, m.Agents)
+			}
+		}
+		return all
+	}
+}
+
+// elsewhere returns where agents reach the conductor that a node belongs to; "" when that is this one, or not known.
+func elsewhere(st *store.Store, en *engine.Engine, c *member.Conductors) func(context.Context, string) string {
+	return func(ctx context.Context, nodeUUID string) string {
+		n, err := st.Node(ctx, nodeUUID)
+		if err != nil {
+			return "" // the session says what is wrong
+		}
+		var other *engine.ElsewhereError
+		if !errors.As(en.Here(n), &other) {
+			return ""
+		}
+		m, _ := c.Find(other.Conductor)
+		return m.Agents
+	}
 }

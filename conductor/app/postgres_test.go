@@ -54,7 +54,7 @@ func TestOnPostgreSQL(t *testing.T) {
 		return string(out), err
 	}
 	if out, err := run(t.TempDir(), "--listen", kit.FreeAddr(t), "--set", "agents.advertise=127.0.0.1:1"); err == nil ||
-		!strings.Contains(out, "another ingotd works with PostgreSQL at 127.0.0.1") {
+		!strings.Contains(out, "works with PostgreSQL at 127.0.0.1") {
 		t.Errorf("a second ingotd: %v, %s", err, out)
 	}
 	if out, err := run(p.Dir, "backup", filepath.Join(t.TempDir(), "b")); err == nil ||

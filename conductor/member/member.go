@@ -59,12 +59,12 @@ type Conductors struct {
 	self string
 
 	mu    sync.Mutex
-	about map[int64]About // by epoch, decoded
+	about map[string]About // by text, decoded
 }
 
 // New makes Conductors of the one with the name self.
 func New(self string, st Store) *Conductors {
-	return &Conductors{Store: st, self: self, about: map[int64]About{}}
+	return &Conductors{Store: st, self: self, about: map[string]About{}}
 }
 
 // All returns the conductors by name, those that are gone among them.
@@ -74,13 +74,13 @@ func (c *Conductors) All() []Conductor {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, m := range rows {
-		a, ok := c.about[m.Epoch]
+		a, ok := c.about[m.Doc]
 		if !ok {
 			// One that can't be read is of a later program; it owns what it has, and is given nothing.
 			if err := json.Unmarshal([]byte(m.Doc), &a); err != nil {
 				a = About{}
 			}
-			c.about[m.Epoch] = a
+			c.about[m.Doc] = a
 		}
 		out[i] = Conductor{About: a, Name: m.Name, Alive: m.State != postgres.Gone,
 			Draining: m.State == postgres.Draining, LastBeat: m.LastBeat, Joined: m.Joined}

@@ -83,6 +83,11 @@ func TestWhoMayHaveANode(t *testing.T) {
 			t.Errorf("owner in %q with %s = %q, want %q", w.group, w.driver, got, w.owner)
 		}
 	}
+	c.Store.(rows)[1].State, c.Store.(rows)[1].Doc = postgres.Up, about("later", "ipmi") // in the same life
+	if got := c.Owner(&node.Node{UUID: "u", ConductorGroup: "later", Driver: "ipmi"}); got != "c2" {
+		t.Errorf("owner after a new description = %q", got)
+	}
+	c.Store.(rows)[1].State, c.Store.(rows)[1].Doc = postgres.Draining, about("rack", "ipmi")
 	if m, ok := c.Find("c2"); !ok || !m.Draining || !m.Alive || m.Group != "rack" {
 		t.Errorf("Find(c2) = %+v, %v", m, ok)
 	}

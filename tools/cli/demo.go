@@ -17,7 +17,7 @@ import (
 
 func (p *program) labDemo() *cobra.Command {
 	firmware, bmc, dir, ingotd := "bios", "ipmi", "build", ""
-	var down bool
+	var down, several bool
 	return local(&cobra.Command{
 		Use: "demo", Short: "Show the main job in a virtual rack: a powered-off machine becomes a running Debian",
 		Long: `Show the main job live, in a virtual rack of one machine. It builds the ramdisk and a Debian 12 image the first time (run it in
@@ -30,6 +30,8 @@ Ctrl-C takes everything down.`,
 		opt("bmc", &bmc, "what the machine's controller speaks: ipmi or redfish", "ipmi", "redfish"),
 		opt("dir", &dir, "folder for what is built and for the rack's files"),
 		opt("ingotd", &ingotd, "the conductor's program (default: beside this one)"),
+		opt("several", &several,
+			"three conductors on one PostgreSQL: one is killed, one frozen and the database restarted during the deployment (needs --bmc redfish)"),
 		opt("down", &down, "take the rack down at the end instead of leaving it up"),
 	}, func(ctx context.Context, _ []string) error {
 		if firmware != "bios" && firmware != "uefi" {
@@ -37,6 +39,9 @@ Ctrl-C takes everything down.`,
 		}
 		if bmc != string(lab.IPMI) && bmc != string(lab.Redfish) {
 			return usage("--bmc %q is neither ipmi nor redfish", bmc)
+		}
+		if several && bmc != string(lab.Redfish) {
+			return usage("--several needs --bmc redfish: one network boot server is enough for its network")
 		}
 		if os.Geteuid() != 0 {
 			return errors.New("the demo needs root, for a network namespace and virtual machines: run it with sudo")
@@ -52,7 +57,7 @@ Ctrl-C takes everything down.`,
 			}
 		}
 		return demo.Run(ctx, demo.Options{
-			Firmware: lab.Firmware(firmware), BMC: lab.BMCKind(bmc), Dir: dir, Ingotd: ingotd,
+			Firmware: lab.Firmware(firmware), BMC: lab.BMCKind(bmc), Several: several, Dir: dir, Ingotd: ingotd,
 			Self: []string{self, "lab", "run"},
 			Out:  p.terminal, Stay: !down, Command: func(ctx context.Context, endpoint string, args ...string) error {
 				args = append([]string{"--endpoint", endpoint}, args...)

@@ -8,12 +8,15 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,6 +49,8 @@ const (
 type Options struct {
 	Firmware lab.Firmware
 	BMC      lab.BMCKind // what the machine's controller speaks
+	// Several runs three conductors on one PostgreSQL, and takes them away one after another during the deployment.
+	Several bool
 	// Dir keeps what is built (ramdisk, image) and the rack's files.
 	Dir string
 	// Ingotd is the conductor's program; Self starts this program's `lab run`.
@@ -62,7 +67,7 @@ type demo struct {
 	Options
 	started time.Time
 	status  lab.Status
-	api     *client.Client
+	api     *client.Client // of the first conductor
 	node    lab.NodeStatus
 	osMarks []mark // what the console said, and when
 	timings []timing
@@ -105,8 +110,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.job(ctx, kit); err != nil {
 		return err
 	}
-	if err := d.again(ctx, kit); err != nil {
-		return err
+	if !d.Several {
+		if err := d.again(ctx, kit); err != nil {
+			return err
+		}
 	}
 	if err := d.waterfalls(); err != nil {
 		return err
@@ -177,8 +184,82 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+	daemon := lab.Daemon{
+		Options: lab.Options{
+			Name: Name, Dir: dir, BMC: d.BMC, ProbeKernel: filepath.Join(p.ramdisk, "vmlinuz"),
+			Nodes: []lab.NodeSpec{
+				{Name: machine, Firmware: d.Firmware, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30}}}},
+		},
+		Database: d.Several,
+	}
+	var err error
+	if daemon.Conductors, err = d.conductors(p, dir); err != nil {
+		return err
+	}
+	d.status, err = lab.Launch(ctx, d.Self, daemon)
+	if err != nil {
+		return err
+	}
+	d.node = d.status.Nodes[0]
+	d.say("  network      namespace %s, %s; nothing touches this machine's own network", d.status.Namespace,
+		d.status.Subnet)
+	d.say("  %-12s %s firmware, %d MiB of RAM, one disk of 8 GiB, off; BMC %s speaks %s", machine,
+		d.node.Firmware, d.node.MemoryMiB, d.node.BMCAddress, d.protocol())
+	d.say("  accelerator  %s: %s", d.status.Accel, d.status.AccelWhy)
+	for _, s := range d.status.Services {
+		d.say("  %-12s process %d", s.Name, s.PID)
+	}
+	for i, c := range d.status.Conductors {
+		d.say("  %-12s %s (process %d)", names(d.Several)[i], c.URL, c.PID)
+	}
+	d.api, err = client.New(d.status.Conductors[0].URL, nil)
+	return err
+}
+
+// names are those of the conductors.
+func names(several bool) []string {
+	if several {
+		return []string{"conductor-1", "conductor-2", "conductor-3"}
+	}
+	return []string{"demo"}
+}
+
+// conductors writes the configurations of the conductors.
+func (d *demo) conductors(p *parts, dir string) ([]lab.ConductorSpec, error) {
+	secret := make([]byte, 32)
+	rand.Read(secret)
+	var all []lab.ConductorSpec
+	for i, name := range names(d.Several) {
+		s := lab.ConductorSpec{Bin: d.Ingotd, Config: filepath.Join(dir, name+".yaml"), RESTAddr: restAddress(),
+			Log: filepath.Join(dir, name+".log")}
+		settings := d.settings(p, dir, name)
+		if d.Several {
+			address := netip.AddrFrom4([4]byte{10, 77, 0, byte(1 + i)})
+			if i > 0 {
+				s.Address, s.RESTAddr = address, "127.0.0.1:0"
+			}
+			s.StartAgain = startAgain
+			settings["store"] = map[string]any{"url": lab.DatabaseURL(dir),
+				"key": base64.StdEncoding.EncodeToString(secret)}
+			settings["agents"] = map[string]any{"listen": address.String() + ":6386"}
+			settings["netboot"].(map[string]any)["address"] = address.String()
+		}
+		conf, err := json.MarshalIndent(settings, "", "  ") // JSON is YAML
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(s.Config, conf, 0o600); err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// settings are those of one conductor.
+func (d *demo) settings(p *parts, dir, name string) map[string]any {
 	settings := map[string]any{
-		"data_dir": filepath.Join(dir, "conductor"), "hostname": "demo",
+		"data_dir": filepath.Join(dir, name), "hostname": name,
 		"netboot": map[string]any{
 			"dhcp": "server", "interface": "prov", "range_start": rangeStart, "range_end": rangeEnd,
 			"ramdisk_dir": p.ramdisk, "images_dir": p.image.Dir,
@@ -195,35 +276,7 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 		settings["redfish"] = map[string]any{"ca_dir": dir}
 		settings["fetch"] = map[string]any{"allow": []string{subnet}}
 	}
-	conf, err := json.MarshalIndent(settings, "", "  ") // JSON is YAML
-	if err != nil {
-		return err
-	}
-	file := filepath.Join(dir, "ingotd.yaml")
-	if err := os.WriteFile(file, conf, 0o600); err != nil {
-		return err
-	}
-	d.status, err = lab.Launch(ctx, d.Self, lab.Daemon{
-		Options: lab.Options{
-			Name: Name, Dir: dir, BMC: d.BMC, ProbeKernel: filepath.Join(p.ramdisk, "vmlinuz"),
-			Nodes: []lab.NodeSpec{
-				{Name: machine, Firmware: d.Firmware, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30}}}},
-		},
-		Conductors: []lab.ConductorSpec{{Bin: d.Ingotd, Config: file, RESTAddr: restAddress(),
-			Log: filepath.Join(dir, "ingotd.log")}},
-	})
-	if err != nil {
-		return err
-	}
-	d.node = d.status.Nodes[0]
-	d.say("  network      namespace %s, %s; nothing touches this machine's own network", d.status.Namespace,
-		d.status.Subnet)
-	d.say("  %-12s %s firmware, %d MiB of RAM, one disk of 8 GiB, off; BMC %s speaks %s", machine,
-		d.node.Firmware, d.node.MemoryMiB, d.node.BMCAddress, d.protocol())
-	d.say("  accelerator  %s: %s", d.status.Accel, d.status.AccelWhy)
-	d.say("  conductor    %s (process %d)", d.status.Conductors[0].URL, d.status.Conductors[0].PID)
-	d.api, err = client.New(d.status.Conductors[0].URL, nil)
-	return err
+	return settings
 }
 
 func (d *demo) protocol() string {
@@ -343,13 +396,23 @@ func (d *demo) deploy(ctx context.Context, p *parts, title, why string) error {
 	defer cancel()
 	watch := d.watchConsole(ctx, console.Size())
 	zst := p.image.File(p.image.Zst)
-	args := []string{"node", "deploy", machine, "--image", zst.File, "--checksum", "sha256:" + zst.SHA256, "--hostname",
+	image := zst.File
+	if d.Several {
+		if image, err = d.elsewhere(ctx, image); err != nil {
+			return err
+		}
+	}
+	args := []string{"node", "deploy", machine, "--image", image, "--checksum", "sha256:" + zst.SHA256, "--hostname",
 		hostname, "--ssh-key", filepath.Join(d.Dir, "demo-key.pub"), "--user-data",
 		filepath.Join(d.status.Dir, "user-data")}
 	if d.BMC == lab.Redfish {
 		args = append(args, "--network-data", d.networkData())
 	}
-	if err := d.run(ctx, why, args...); err != nil {
+	if d.Several {
+		if err := d.disturbed(ctx, why, args...); err != nil {
+			return err
+		}
+	} else if err := d.run(ctx, why, args...); err != nil {
 		return err
 	}
 	d.say("\n# The system starts. Its console:")

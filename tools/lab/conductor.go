@@ -205,14 +205,14 @@ func (c *Conductor) Wait() error {
 	return c.err
 }
 
-// supervise starts it again a second after it has ended, until it is stopped.
-func (c *Conductor) supervise(ctx context.Context) {
+// supervise starts it again a while after it has ended, until it is stopped.
+func (c *Conductor) supervise(ctx context.Context, pause time.Duration) {
 	for {
 		_ = c.Wait() // the log has it
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(time.Second):
+		case <-time.After(pause):
 		}
 		c.lab.mu.Lock()
 		stopped := !c.lab.conductors[c]

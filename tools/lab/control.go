@@ -35,13 +35,16 @@ type Status struct {
 
 // ServiceStatus is a DHCP server or a relay of the lab's network.
 type ServiceStatus struct {
-	What    string     `json:"what"` // dhcp or relay
+	What    string     `json:"what"` // dhcp, relay or Database
 	Name    string     `json:"name"`
 	Address netip.Addr `json:"address"`
 	PID     int        `json:"pid"` // 0 when it has ended
 	Log     string     `json:"log"`
 	Failure string     `json:"failure,omitempty"` // how it ended and its last words
 }
+
+// Database is the What of PostgreSQL, which has no address in the lab's network.
+const Database = "database"
 
 // NodeStatus is one machine.
 type NodeStatus struct {
@@ -105,6 +108,10 @@ func (l *Lab) Status() Status {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if db := l.database; db != nil {
+		s.Services = append(s.Services,
+			ServiceStatus{What: Database, Name: "postgresql", Address: l.Host, PID: db.PID()})
+	}
 	for c := range l.conductors {
 		s.Conductors = append(s.Conductors, ConductorStatus{c.URL(), c.PID(), c.log})
 	}

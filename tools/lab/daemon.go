@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +24,8 @@ var silent = slog.New(slog.DiscardHandler)
 type Daemon struct {
 	Options
 	Conductors []ConductorSpec `json:",omitempty"`
+	// Database runs PostgreSQL with a database "ingot", whose address is DatabaseURL.
+	Database bool `json:",omitempty"`
 }
 
 // ConductorSpec is a conductor to run in the lab; see Lab.StartConductor.
@@ -30,8 +33,8 @@ type ConductorSpec struct {
 	Bin, Config, RESTAddr, Log string
 	// Address is one of its own, which the lab's host gets; the zero value: none.
 	Address netip.Addr `json:",omitzero"`
-	// Supervised starts it again whenever it has ended, as a service manager does.
-	Supervised bool `json:",omitempty"`
+	// StartAgain is how long after its end it is started again, as a service manager does; zero: never.
+	StartAgain time.Duration `json:",omitempty"`
 }
 
 // readyFD is where a daemon that Launch started reports: nothing and the end when all is well, an error's text
@@ -134,6 +137,11 @@ func RunDaemon(ctx context.Context, in io.Reader, log *slog.Logger) (err error) 
 	defer func() {
 		err = errors.Join(err, l.takeDown(context.WithoutCancel(ctx), purge && err == nil))
 	}()
+	if d.Database {
+		if err := l.startDatabase(ctx); err != nil {
+			return err
+		}
+	}
 	for _, s := range d.Conductors {
 		if s.Address.IsValid() {
 			if err := l.addAddress(s.Address); err != nil {
@@ -144,8 +152,8 @@ func RunDaemon(ctx context.Context, in io.Reader, log *slog.Logger) (err error) 
 		if err != nil {
 			return err
 		}
-		if s.Supervised {
-			go c.supervise(ctx)
+		if s.StartAgain > 0 {
+			go c.supervise(ctx, s.StartAgain)
 		}
 	}
 	tell(nil)

@@ -32,6 +32,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 	"github.com/ingot-metal/ingot/tools/lab/nbd"
+	"github.com/ingot-metal/ingot/tools/lab/pg"
 )
 
 // bridge is the provisioning network inside the namespace.
@@ -60,6 +61,7 @@ type Lab struct {
 
 	mu         sync.Mutex
 	conductors map[*Conductor]bool
+	database   *pg.Cluster // nil: none
 	down       bool
 
 	askDown   sync.Once
@@ -405,6 +407,7 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 	for _, c := range conductors {
 		errs = append(errs, c.Stop(ctx))
 	}
+	errs = append(errs, l.stopDatabase(purge))
 	for _, m := range l.machines {
 		m.mu.Lock()
 		m.unplugged = true // nothing starts it again

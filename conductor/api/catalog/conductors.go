@@ -64,7 +64,7 @@ var (
 	}
 	conductorShort = []string{"hostname", "conductor_group", "alive"}
 	conductorOrder = map[string]func(a, b *member.Conductor) int{
-		"":                func(a, b *member.Conductor) int { return a.Joined.Compare(b.Joined) },
+		"":                func(a, b *member.Conductor) int { return cmp.Compare(a.Name, b.Name) },
 		"created_at":      func(a, b *member.Conductor) int { return a.Joined.Compare(b.Joined) },
 		"updated_at":      func(a, b *member.Conductor) int { return a.LastBeat.Compare(b.LastBeat) },
 		"hostname":        func(a, b *member.Conductor) int { return cmp.Compare(a.Name, b.Name) },

@@ -33,7 +33,7 @@ func (c *Cluster) Start(settings ...string) error {
 func fast() []string { return []string{"fsync=off", "full_page_writes=off"} }
 
 func create(dir string) (*Cluster, error) {
-	c, err := pg.Create(dir, fast()...)
+	c, err := pg.Create(dir, 0, fast()...)
 	return &Cluster{Cluster: c}, err
 }
 

@@ -27,6 +27,13 @@ const (
 	Password = "pg-passw0rd"
 )
 
+// SocketPort is the number in the name of the socket of a cluster that is reached by nothing else, and OnlySocket the
+// setting for it.
+const (
+	SocketPort = 5432
+	OnlySocket = "listen_addresses="
+)
+
 // Cluster is one server.
 type Cluster struct {
 	Port  int
@@ -69,9 +76,9 @@ func unprivileged() (*syscall.Credential, error) {
 }
 
 // Create makes a cluster in an empty folder, and starts it. Texts are sorted by a language's rules, as on sites whose
-// administrators did not think of it.
-func Create(dir string, settings ...string) (c *Cluster, err error) {
-	c = &Cluster{Dir: dir}
+// administrators did not think of it. A port of zero stands for a free one.
+func Create(dir string, port int, settings ...string) (c *Cluster, err error) {
+	c = &Cluster{Port: port, Dir: dir}
 	if c.bin, err = programs(); err != nil {
 		return nil, err
 	}
@@ -94,13 +101,15 @@ func Create(dir string, settings ...string) (c *Cluster, err error) {
 		"--icu-locale=en").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w: %s", err, out)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	c.Port = l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		return nil, err
+	if c.Port == 0 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		c.Port = l.Addr().(*net.TCPAddr).Port
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
 	}
 	return c, c.Start(settings...)
 }
@@ -153,7 +162,7 @@ func (c *Cluster) Start(settings ...string) error {
 			return errors.New("PostgreSQL does not answer")
 		case <-tick.C:
 		}
-		if c.command("pg_isready", "-q", "-h", "127.0.0.1", "-p", strconv.Itoa(c.Port)).Run() == nil {
+		if c.command("pg_isready", "-q", "-h", c.Dir, "-p", strconv.Itoa(c.Port)).Run() == nil {
 			return nil
 		}
 	}
@@ -225,7 +234,7 @@ func (c *Cluster) URL(database string) string {
 	return fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", User, c.Port, database)
 }
 
-// Socket is the address of a database by the socket, which needs no password.
-func (c *Cluster) Socket(database string) string {
-	return fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=%s", database, url.QueryEscape(c.Dir), c.Port, User)
+// Socket is the address of a database of the cluster in dir by its socket, which needs no password.
+func Socket(dir, database string) string {
+	return fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=%s", database, url.QueryEscape(dir), SocketPort, User)
 }
