@@ -20,6 +20,8 @@ const (
 	// biosSettle is how long settings may be neither pending nor made, which they are in POST: large machines take this
 	// long for it. Then they are believed to be dropped.
 	biosSettle = 15 * time.Minute
+	// biosQueue is for how many looks an earlier job is waited for.
+	biosQueue = 12
 	// biosLimit bounds a step in all.
 	biosLimit = time.Hour
 )
@@ -84,6 +86,8 @@ type memory struct {
 	Before map[string]string `json:",omitempty"`
 	// Unmade is since when settings are neither pending nor made.
 	Unmade time.Time `json:",omitzero"`
+	// Queued is since when the controller takes nothing because of an earlier job.
+	Queued time.Time `json:",omitzero"`
 }
 
 // changing makes the function of a step whose act is called at each look.
@@ -97,7 +101,18 @@ func (b *BIOS) changing(op string, act func(context.Context, *Driver, *bios.Stat
 			if err != nil {
 				return hardware.Outcome{}, err
 			}
-			return act(ctx, d, st, c, mem)
+			out, err := act(ctx, d, st, c, mem)
+			if mem.Asked || !controller.HasJob(err) {
+				return out, err
+			}
+			// The settings of an earlier job show before it ends; one that waits for a restart does not end.
+			if mem.Queued.IsZero() {
+				mem.Queued = b.now()
+			}
+			if b.now().Sub(mem.Queued) >= biosQueue*b.Poll {
+				return out, err
+			}
+			return hardware.Outcome{After: b.Poll, Detail: "waiting for the end of an earlier job of the controller"}, nil
 		}}.run
 }
 

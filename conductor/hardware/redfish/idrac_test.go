@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
@@ -120,10 +121,25 @@ func TestDellQueueInTheWay(t *testing.T) {
 	if power.KindOf(err) != power.Refused || !strings.Contains(errorText(err), "clear_job_queue") || f.restarts != 0 {
 		t.Errorf("with a job that waits: %d restarts, %v", f.restarts, err)
 	}
+	// One that is gone meanwhile, as that of the step before, was only waited for.
+	apply := f.bios.Steps(f.n)[0]
+	args := map[string]any{"settings": []any{map[string]any{"name": "NumLock", "value": "Disabled"}}}
+	call := hardware.Call{Node: f.n, Args: args, Begun: time.Now(), ID: "1/0"}
+	out, err := apply.Run(t.Context(), call)
+	if err != nil || out.Restart || out.After == 0 || !strings.Contains(out.Detail, "earlier job") {
+		t.Fatalf("while a job is there: %+v, %v", out, err)
+	}
 	if _, err := f.carryOut(f.n, f.idrac().Steps(nil), "clear_job_queue", nil, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.run("apply_configuration", "NumLock", "Disabled"); err != nil || f.restarts != 1 {
+	call.Memory = out.Memory
+	if out, err = apply.Run(t.Context(), call); err != nil || !out.Restart {
+		t.Errorf("after its end: %+v, %v", out, err)
+	}
+	if err := f.Machine.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.run("apply_configuration", "NumLock", "Disabled"); err != nil || f.restarts != 0 {
 		t.Errorf("then: %d restarts, %v", f.restarts, err)
 	}
 }

@@ -204,6 +204,11 @@ func cause(err error) error {
 	return err
 }
 
+// HasJob reports whether an error says that the controller's queue has a job that has to end first.
+func HasJob(err error) bool {
+	return slices.ContainsFunc(Messages(err), func(m Message) bool { return slices.Contains(pendingMessages, m.ID) })
+}
+
 func (c *Controller) fromStatus(e *schemas.Error) *power.Error {
 	all := []message{}
 	for _, m := range e.ExtendedInfos {
