@@ -49,7 +49,7 @@ func (s *Server) table() []call.Route {
 	s.ports = ports.New(st, s.find, cfg.Drivers, log)
 	s.volumes = volumes.New(st, s.find)
 	s.parts = parts.New(st, en, s.find, cfg.Drivers, cfg.Hardware, cfg.Hostname, log)
-	ns, ts := nodes.New(st, en, s.find, cfg.Drivers, cfg.Hostname, cfg.MaxVersion), templates.New(st)
+	ns, ts := nodes.New(st, en, s.find, cfg.Drivers, cfg.Hostname, cfg.Several, cfg.MaxVersion), templates.New(st)
 	return slices.Concat(
 		catalog.New(st, cfg.Drivers, cfg.Hostname, cfg.Conductors, cfg.MaxVersion).Routes(),
 		ns.Routes(),

@@ -69,6 +69,11 @@ func TestSeveralConductors(t *testing.T) {
 		State     string `json:"provision_state"`
 		Conductor string
 	}
+	owned := func(at, by string) int {
+		var got struct{ Nodes []any }
+		ask(at, "GET", "/v1/nodes?conductor="+by, "", &got)
+		return len(got.Nodes)
+	}
 	get := func(at string, i int) (n shown) {
 		t.Helper()
 		if status := ask(at, "GET", fmt.Sprintf("/v1/nodes/n%d", i), "", &n); status != 200 {
@@ -101,6 +106,11 @@ func TestSeveralConductors(t *testing.T) {
 		verb(names[(i+1)%3], i, "manage", "manageable")
 		n := get(names[(i+2)%3], i)
 		owners[n.Conductor]++
+	}
+	for _, name := range names {
+		if got := owned("c1", name); got != owners[name] {
+			t.Errorf("%s has %d nodes in the list, want %d", name, got, owners[name])
+		}
 	}
 	if len(owners) != 3 {
 		t.Errorf("the nodes belong to %v", owners)

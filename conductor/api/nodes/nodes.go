@@ -19,6 +19,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -48,13 +49,27 @@ type Handlers struct {
 	find     *finder.Finder
 	drivers  *driver.Table
 	hostname string
+	several  bool
 	newest   rest.Version
 }
 
-// New makes Handlers of the conductor hostname, which offers versions up to newest.
-func New(st nodes, en machines, find *finder.Finder, drivers *driver.Table, hostname string,
+// New makes Handlers of the conductor hostname, which offers versions up to newest. several says that others can share
+// the database.
+func New(st nodes, en machines, find *finder.Finder, drivers *driver.Table, hostname string, several bool,
 	newest rest.Version) *Handlers {
-	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hostname: hostname, newest: newest}
+	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hostname: hostname, several: several,
+		newest: newest}
+}
+
+// ownerOf names the conductor that a node belongs to, or is to belong to; "" when none serves it.
+func (s *Handlers) ownerOf(n *node.Node) string {
+	if n.Conductor != "" {
+		return n.Conductor
+	}
+	if other := (*engine.ElsewhereError)(nil); errors.As(s.machines.Here(n), &other) {
+		return other.Conductor
+	}
+	return s.hostname
 }
 
 var faults = []string{"power failure", "clean failure", "rescue abort failure", "service failure"}
@@ -353,8 +368,8 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 	case children == nil || !*children:
 		q.ParentNode = new(string) // a child is part of its parent, not a machine of its own
 	}
-	// Nodes that no conductor has taken yet belong to this one.
-	if h := c.Text("conductor"); h != nil && *h != "" && *h != s.hostname {
+	// Nodes that no conductor has taken yet belong to the only one.
+	if h := c.Text("conductor"); h != nil && *h != "" && (s.several || *h != s.hostname) {
 		q.Conductor = h
 	}
 	return q, nil

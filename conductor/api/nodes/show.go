@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -34,7 +33,7 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 		used = s.drivers.Interfaces(n)
 	}
 	iface := func(kind string) rest.Null { return rest.Null(used[kind]) }
-	conductor := cmp.Or(n.Conductor, s.hostname)
+	conductor := s.ownerOf(n)
 	updated := rest.NullTime{Time: n.UpdatedAt}
 	if n.Version <= 1 {
 		updated = rest.NullTime{} // nothing has happened since it was made
