@@ -12,7 +12,7 @@ ONCE, ALWAYS = sushy.BOOT_SOURCE_ENABLED_ONCE, sushy.BOOT_SOURCE_ENABLED_CONTINU
 def ask(lab, **choice):
     """Sends a choice, again where Ironic or newer versions of sushy do so."""
     lab.system.refresh(force=True)
-    if choice.get("target") == CD and lab.system.model == "ARS-111GL-NHR":
+    if choice.get("target") == CD and lab.system.json.get("Model") == "ARS-111GL-NHR":
         lab.system.manufacturer = None  # newer versions of sushy know the model, and do not ask for UsbCd
         if sushy.BOOT_SOURCE_TARGET_USB_CD in lab.system.get_allowed_system_boot_source_values():
             lab.met.add("cd_beside_usb_cd")
