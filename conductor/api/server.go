@@ -110,7 +110,8 @@ type machines interface {
 type Config struct {
 	// Hostname names this conductor on the API.
 	Hostname string
-	// Several says that other conductors can share the database, and Conductors knows them; nil: there is only this one.
+	// Several says that other conductors can share the database, and Conductors knows them; nil: there is only this
+	// one.
 	Several    bool
 	Conductors catalog.Conductors
 	// MaxVersion is the newest microversion on offer; zero is rest.MaxVersion.

@@ -253,7 +253,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	handler, err := api.New(st, en, api.Config{
-		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), Several: o.URL != "", Conductors: others, LockWait: lockWait,
+		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
+		Several: o.URL != "", Conductors: others,
 		Bodies: bodies, Drivers: types,
 		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
 		Certificates: certificates(cfg),

@@ -53,12 +53,10 @@ type Handlers struct {
 	newest   rest.Version
 }
 
-// New makes Handlers of the conductor hostname, which offers versions up to newest. several says that others can share
-// the database.
+// New makes Handlers of the conductor hostname, for versions up to newest. Where several, others share the database.
 func New(st nodes, en machines, find *finder.Finder, drivers *driver.Table, hostname string, several bool,
 	newest rest.Version) *Handlers {
-	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hostname: hostname, several: several,
-		newest: newest}
+	return &Handlers{st, en, find, drivers, hostname, several, newest}
 }
 
 // ownerOf names the conductor that a node belongs to, or is to belong to; "" when none serves it.

@@ -116,6 +116,8 @@ func (f *Fleet) machine(i int) (*Machine, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
+	m.mu.Lock() // it can be asked already
+	defer m.mu.Unlock()
 	if m.drawLocked(f.o.Rates.Slow) {
 		m.delay = m.aboutLocked(f.o.Trouble / 40)
 		m.bmc.SetFaults(bmc.Faults{Delay: m.delay})
