@@ -244,6 +244,8 @@ func TestMediaBehaviours(t *testing.T) {
 			"Base.1.18.ActionParameterNotSupported", object{"Image": url}},
 		"plain address": {vmedia.PlainURL, object{"Image": url + "?a=b"}, 400,
 			"Base.1.18.ActionParameterValueFormatError", object{"Image": url}},
+		"plain address, &": {vmedia.PlainURL, object{"Image": url + "&a=b"}, 400,
+			"Base.1.18.ActionParameterValueFormatError", object{"Image": url}},
 		"licence": {vmedia.NoMediaLicence, object{"Image": url}, 403, "SMC.1.0.OemLicenseNotPassed", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
