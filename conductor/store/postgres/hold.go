@@ -508,6 +508,13 @@ func (h *Hold) Describe(ctx context.Context, state, doc string) error {
 			break
 		}
 	}
+	// Known here at once, too: the next beat would be late for the first request.
+	if err == nil && h.Name != "" {
+		var rows []row
+		if rows, err = readRows(ctx, c); err == nil {
+			h.keep(rows)
+		}
+	}
 	return errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 }
 
