@@ -273,6 +273,10 @@ func TestBlocksAtOnceEnd(t *testing.T) {
 			t.Errorf("a read after the end: %v", err)
 		}
 	}
+	// A goroutine that has said that it is done may still have to return.
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	if now := runtime.NumGoroutine(); now > before {
 		t.Errorf("%d goroutines, %d before", now, before)
 	}
