@@ -54,7 +54,8 @@ var sushyDrives = []driven{
 	{personality: "supermicro", auth: "basic", model: "X10DRi",
 		more: []service.Behaviour{service.NoBootMode, service.SecureBootLicence}},
 	{personality: "supermicro", auth: "session", model: "ARS-111GL-NHR",
-		more: []service.Behaviour{vmedia.ListsUSBCD}, less: []service.Behaviour{vmedia.MediaBootAsUSBCD}},
+		more: []service.Behaviour{vmedia.ListsUSBCD, vmedia.NoIPv6},
+		less: []service.Behaviour{vmedia.MediaBootAsUSBCD}},
 	// Cisco's, whose drives are for DVDs, and some not for clients
 	{personality: "generic", auth: "session",
 		more: []service.Behaviour{vmedia.InternalSlots, vmedia.OnlyDVD, service.NoEthernet}},

@@ -76,6 +76,9 @@ var sushyMeets = []meeting{
 	{"wants_method", has(vmedia.WantsMethod), nil},
 	{"wants_credentials", has(vmedia.WantsCredentials), nil},
 	{"query_refused", has(vmedia.PlainURL), nil},
+	{"ampersand_refused", has(vmedia.PlainURL), nil},
+	{"no_ipv6", has(vmedia.NoIPv6), nil},
+	{"only_slot_1", named("dell-idrac10"), nil},
 	{"eject_body", has(vmedia.EjectWantsBody), nil},
 	{"stays_inserted", has(vmedia.StaysInserted), nil},
 	{"name_stays", has(vmedia.NameStays), nil},
@@ -88,6 +91,7 @@ var sushyMeets = []meeting{
 	// work.py
 	{"mode_is_job", has(service.ModeIsJob), nil},
 	{"settings_are_job", isDell, nil},
+	{"secure_boot_is_job", isDell, nil},
 	{"pending_is_all", named("hpe-gen9", "hpe-ilo5", "hpe-ilo6", "lenovo-xcc"), nil},
 	{"identity_refused", has(service.NoIdentity), nil},
 	{"no_licence", has(service.SecureBootLicence), nil},

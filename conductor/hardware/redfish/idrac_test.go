@@ -144,6 +144,39 @@ func TestDellQueueInTheWay(t *testing.T) {
 	}
 }
 
+// Secure Boot is a job at Dell's: while another waits for a start it is declined, with the remedy, and stays.
+func TestDellSecureBootIsJob(t *testing.T) {
+	for _, name := range dells {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newSetup(t, kit.Personality(t, name))
+			set := func(on bool) error { return f.management().SetSecureBoot(t.Context(), f.n, on) }
+			if err := f.management().SetBootMode(t.Context(), f.n, "uefi"); err != nil {
+				t.Fatal(err)
+			}
+			if err := set(true); err != nil || len(f.Service.Tasks().Unfinished()) != 1 {
+				t.Fatalf("%v, jobs %v", err, f.Service.Tasks().Unfinished())
+			}
+			if err := set(true); err != nil {
+				t.Errorf("once more: %v", err)
+			}
+			err := set(false)
+			if power.KindOf(err) != power.Refused || !strings.Contains(errorText(err), "clear_job_queue") {
+				t.Errorf("while a job waits: %v", err)
+			}
+			if err := f.Machine.Reset(); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, time.Minute, "the job has ended", func() bool {
+				return len(f.Service.Tasks().Unfinished()) == 0
+			})
+			if err := set(false); err != nil {
+				t.Errorf("after the start: %v", err)
+			}
+		})
+	}
+}
+
 // A controller whose Lifecycle Controller is not ready yet declines changes, which are then tried again.
 func TestDellNotReady(t *testing.T) {
 	t.Parallel()

@@ -196,7 +196,11 @@ func TestMediaRefused(t *testing.T) {
 		kind  power.Kind
 		want  string
 	}{
-		"licence":       {does: vmedia.NoMediaLicence, image: first, kind: power.Unsupported, want: "licence"},
+		"licence": {does: vmedia.NoMediaLicence, image: first, kind: power.Unsupported, want: "licence"},
+		"query": {does: vmedia.PlainURL, image: first + "?canary=1&b=2", kind: power.Refused,
+			want: "is not a format that"},
+		"IPv6": {does: vmedia.NoIPv6, image: "http://[::1]:1/canary.iso", kind: power.Refused,
+			want: "[::1]:1/..."},
 		"no such image": {image: first + "canary", kind: power.Refused, want: "/..."},
 		"no server":     {image: "http://127.0.0.1:1/canary.iso", kind: power.Refused, want: "127.0.0.1:1/..."},
 	} {
@@ -212,6 +216,24 @@ func TestMediaRefused(t *testing.T) {
 				t.Errorf("the disc is %q", got)
 			}
 		})
+	}
+}
+
+// TestMediaWithQuery: an address with & reaches the server of the image as it was given.
+func TestMediaWithQuery(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != "a=1&b=%26%3c" {
+			http.Error(w, r.URL.RawQuery, http.StatusNotFound)
+			return
+		}
+		r.URL.Path = "/boot-image/canary1/a.iso"
+		twoDiscs(w, r)
+	}))
+	t.Cleanup(s.Close)
+	b := newBench(t, kit.Personality(t, "generic"))
+	err := insert(t, b.open(b.pool, nil).(*Driver), s.URL+"/x.iso?a=1&b=%26%3c")
+	if err != nil || b.disc() != "first" {
+		t.Errorf("%v, the disc is %q", err, b.disc())
 	}
 }
 

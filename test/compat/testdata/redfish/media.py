@@ -42,7 +42,10 @@ def put(lab, drive, url):
 
 def insert(lab, url):
     """Uses the first drive for discs that takes the image."""
-    for drive in drives(lab):
+    found = drives(lab)
+    if [d.identity for d in found] == ["1"]:
+        lab.met.add("only_slot_1")
+    for drive in found:
         if CD not in drive.media_types:
             if DVD not in drive.media_types:
                 continue
@@ -85,12 +88,23 @@ def declined(lab, url):
     """Asks for what some controllers decline: an address with a query, and what older versions of sushy sent."""
     drive = insert(lab, url)
     eject(lab, drive)
+    for more, word in (("?token=1", "query_refused"), ("?token=1&part=2", "ampersand_refused")):
+        try:
+            put(lab, drive, url + more)
+        except sushy.exceptions.BadRequestError:
+            lab.met.add(word)
+        else:
+            drive.refresh(force=True)
+            if drive.image != url + more:
+                raise SystemExit("the drive has %s" % drive.image)
+            eject(lab, drive)
     try:
-        put(lab, drive, url + "?token=1")
-    except sushy.exceptions.BadRequestError:
-        lab.met.add("query_refused")
+        drive.insert_media("http://[::1]:1/none.iso")
+    except sushy.exceptions.HTTPError as e:  # the others find no server there
+        if "ValueFormatError" in str(e):
+            lab.met.add("no_ipv6")
     else:
-        eject(lab, drive)
+        raise SystemExit("a drive takes an image that is not there")
     if not drive._actions or not drive._actions.insert_media:
         return
     try:

@@ -55,7 +55,17 @@ def secure_boot(lab):
             raise
         lab.met.add("no_licence")
         return
+    is_dell = "Dell" in lab.system.manufacturer
+    if is_dell:
+        dell.wait(lambda: set(dell.queue(lab)) <= {"Completed"})
     lab.tagged(lambda: setting.set_enabled(True), setting.path, {"SecureBootEnable": True})
+    if is_dell:
+        try:
+            setting.set_enabled(False)
+        except sushy.exceptions.BadRequestError as e:
+            if "SYS011" not in str(e):
+                raise
+            lab.met.add("secure_boot_is_job")
     setting.refresh(force=True)
     lab.found["secure_boot"] = setting.enabled
 

@@ -222,6 +222,16 @@ func TestEveryPersonalityTakesMedia(t *testing.T) {
 	}
 }
 
+// TestOnlySlot: an iDRAC10 has one drive, slot 1, which is the system's and no manager's.
+func TestOnlySlot(t *testing.T) {
+	c := controller(t, "dell-idrac10")
+	all := c.slots()
+	if len(all) != 1 || all[0]["Id"] != "1" || !strings.HasPrefix(path(all[0]), "/redfish/v1/Systems/") {
+		t.Errorf("the drives are %v", all)
+	}
+	c.ask(http.StatusNotFound, "GET", path(all[0])[:len(path(all[0]))-1]+"2", nil)
+}
+
 // TestMediaBehaviours: what some controllers decline, in their words, and what they then take.
 func TestMediaBehaviours(t *testing.T) {
 	url, _, _ := images(t, content(), false)
@@ -245,6 +255,8 @@ func TestMediaBehaviours(t *testing.T) {
 		"plain address": {vmedia.PlainURL, object{"Image": url + "?a=b"}, 400,
 			"Base.1.18.ActionParameterValueFormatError", object{"Image": url}},
 		"plain address, &": {vmedia.PlainURL, object{"Image": url + "&a=b"}, 400,
+			"Base.1.18.ActionParameterValueFormatError", object{"Image": url}},
+		"no IPv6": {vmedia.NoIPv6, object{"Image": "http://[::1]:80/a.iso"}, 400,
 			"Base.1.18.ActionParameterValueFormatError", object{"Image": url}},
 		"licence": {vmedia.NoMediaLicence, object{"Image": url}, 403, "SMC.1.0.OemLicenseNotPassed", nil},
 	} {

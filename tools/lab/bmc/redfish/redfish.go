@@ -506,9 +506,14 @@ func (s *Service) patchSecureBoot(_ string, body object) *odata.Problem {
 		case !isBool:
 			return odata.Fault("PropertyValueTypeError", fmt.Sprint(v), key)
 		}
-		s.mu.Lock()
-		s.secure.on = on
-		s.mu.Unlock()
+		if problem := s.queued(func() *odata.Problem {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.secure.on = on
+			return nil
+		}); problem != nil {
+			return problem
+		}
 	}
 	return nil
 }

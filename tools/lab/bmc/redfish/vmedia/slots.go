@@ -32,6 +32,8 @@ const (
 	EjectWantsBody = "eject wants a body"
 	// PlainURL declines addresses of images with ? or &.
 	PlainURL = "no query in addresses of images"
+	// NoIPv6 declines images at addresses of IPv6.
+	NoIPv6 = "no IPv6 for images"
 	// InternalSlots has two drives first that are not for clients: one declines InsertMedia with 405, one lacks the
 	// action.
 	InternalSlots = "internal slots first"

@@ -390,7 +390,8 @@ func (s *Shelf) checkAddress(c complaint, q *request) *odata.Problem {
 	u, err := url.Parse(q.image)
 	switch {
 	case err != nil || len(q.image) > longestURL || u.Host == "" || u.User != nil || u.Fragment != "",
-		s.cfg.Has(PlainURL) && strings.ContainsAny(q.image, "?&"):
+		s.cfg.Has(PlainURL) && strings.ContainsAny(q.image, "?&"),
+		s.cfg.Has(NoIPv6) && strings.HasPrefix(u.Host, "["):
 		return c.about("ValueFormatError", printable(q.image), "Image")
 	case q.kind != "" && q.kind != "HTTP" && q.kind != "HTTPS":
 		return c.about("ValueNotInList", printable(q.kind), "TransferProtocolType")
