@@ -73,7 +73,7 @@ func (a *agent) live() {
 		if errors.As(err, &stale) {
 			return
 		}
-		if err != nil {
+		if err != nil && a.ctx.Err() == nil {
 			a.pause()
 			continue
 		}
@@ -81,7 +81,9 @@ func (a *agent) live() {
 		a.mu.Lock()
 		a.session, a.closed = c, closed
 		a.mu.Unlock()
-		a.talk(c, closed)
+		if err == nil { // else it ended meanwhile, and is noted as connected
+			a.talk(c, closed)
+		}
 		a.mu.Lock()
 		a.session, a.closed = nil, nil
 		a.mu.Unlock()
