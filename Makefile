@@ -15,7 +15,7 @@ LDFLAGS := -s -w
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-fleet bench-image demo-ha conformance dev clean
+.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image demo-ha conformance dev clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -96,7 +96,7 @@ generate-check: ## Fail when generated code is not what its sources make
 
 bench: ## Benchmarks, as ratios against what one would use instead
 	@sh tools/deps.sh build bench
-	$(GO) test -run '^$$' -bench . -benchtime 5x ./agent/image
+	$(GO) test -run '^$$' -bench . -skip Cores -benchtime 5x ./agent/image
 	$(GO) test -run '^$$' -bench . ./conductor/store
 	$(GO) test -run '^$$' -bench BootImages -benchtime 3x ./conductor/netboot
 	$(GO) test -run '^$$' -bench PowerSync -benchtime 1x ./conductor/app
@@ -111,6 +111,10 @@ bench-image: build ## How fast an image gets onto a disk, against what one would
 	$(GO) build -o bin/bench ./test/bench
 	$(GO) build -o bin/bench-swarm ./test/bench/swarm
 	bin/bench $(if $(BASE),-base '$(BASE)' $(if $(filter-out file,$(origin ROUNDS)),-n $(ROUNDS)),-n 5 -report build/bench.json -picture build/bench.svg)
+
+bench-cores: ## How the speed of an image write grows with the cores: this machine's, and up to 16 simulated ones (some five minutes)
+	@sh tools/deps.sh build bench
+	$(GO) test -run '^$$' -bench Cores -benchtime 3x -timeout 30m ./agent/image
 
 bench-deploy: build ## An ordinary deployment against one without a reboot, on the same virtual machine (ROUNDS=3 IMAGE=tiny or debian FIRMWARE=bios or uefi)
 	@sh tools/deps.sh build lab images

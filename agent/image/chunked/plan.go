@@ -163,7 +163,7 @@ type counting struct{ p *Plan }
 func (c counting) Object(ctx context.Context, o index.Object, dst []byte) error {
 	c.p.fetching.Enter()
 	defer c.p.fetching.Leave()
-	err := c.p.Objects.Object(ctx, o, dst)
+	err := c.p.Objects.Object(context.WithValue(ctx, clockKey{}, &c.p.fetching), o, dst)
 	if err == nil {
 		c.p.fetched.Add(o.Len)
 	}

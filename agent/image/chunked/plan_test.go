@@ -427,3 +427,27 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+// verified serves one object as a server does.
+type verified []byte
+
+func (v verified) Object(ctx context.Context, o index.Object, dst []byte) error {
+	copy(dst, v)
+	return verify(ctx, o, dst)
+}
+
+// TestDigestIsNoTimeOfTheNetwork: the clock of the fetches stands while an object is checked, so that a slow digest is
+// not taken for a slow link.
+func TestDigestIsNoTimeOfTheNetwork(t *testing.T) {
+	data := verified("an object")
+	p := &Plan{Objects: data}
+	var runs []bool
+	p.fetching.Watch(func(running bool) { runs = append(runs, running) })
+	o := index.Object{Len: int64(len(data)), Sum: sha256.Sum256(data)}
+	if err := (counting{p}).Object(t.Context(), o, make([]byte, len(data))); err != nil {
+		t.Fatal(err)
+	}
+	if want := []bool{true, false, true, false}; !slices.Equal(runs, want) {
+		t.Errorf("the clock ran: %v, want %v", runs, want)
+	}
+}

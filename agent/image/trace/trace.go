@@ -56,6 +56,10 @@ const (
 	firstWidth = 10 * time.Millisecond
 )
 
+// Pace is nil, or called after each piece of work, with its stage and time; what it takes counts as part of the work.
+// Benchmarks simulate machines whose cores are many and slow with it. It changes while nothing is written.
+var Pace func(on Stage, took time.Duration)
+
 // Recorder records one write.
 type Recorder struct {
 	began time.Time
@@ -99,6 +103,12 @@ func (r *Recorder) Track(stages ...Stage) *Track {
 func (t *Track) Spent(on Stage) {
 	if t == nil {
 		return
+	}
+	if Pace != nil && on > Input && on < Output {
+		t.r.mu.Lock()
+		took := time.Since(t.last)
+		t.r.mu.Unlock()
+		Pace(on, took)
 	}
 	t.r.mu.Lock()
 	defer t.r.mu.Unlock()
