@@ -35,6 +35,9 @@ func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message
 			ss.end(stale)
 			return
 		}
+		if s.handedOver(ss) {
+			return
+		}
 		ss.log.Error("take up an agent's session", "err", err)
 		ss.end(status.Error(codes.Unavailable, "the conductor can't take this agent now, try again"))
 		return
@@ -95,7 +98,7 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 		s.collect(ss)
 	}
 	stop := func(doing string, err error) bool {
-		if ss.ctx.Err() == nil {
+		if ss.ctx.Err() == nil && !s.handedOver(ss) {
 			ss.log.Error(doing, "seq", e.Seq, "err", err)
 			ss.end(status.Error(codes.Unavailable, "the conductor can't store a result now, try again"))
 		}

@@ -58,7 +58,7 @@ func TestAgentGoesWhereItsNodeGoes(t *testing.T) {
 	}
 	<-began
 	o.set(all[0].addr)
-	if err := all[1].Redirect(t.Context(), n.UUID, all[0].addr); err != nil {
+	if err := all[1].Redirect(t.Context(), n.UUID); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "a session with the next owner", func() bool { return all[0].Connected(n.UUID) })

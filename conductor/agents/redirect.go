@@ -60,30 +60,51 @@ func (s *Server) turnAway(ss *session, to string) error {
 // node from now on, as Config.Elsewhere must know already. When it returns nil, nothing of that session acts any more:
 // a result that had come is stored, or the agent sends it again to the other conductor. The engine is told of no loss,
 // as the agent is the other conductor's. An error is that of ctx.
-func (s *Server) Redirect(ctx context.Context, nodeUUID, address string) error {
+func (s *Server) Redirect(ctx context.Context, nodeUUID string) error {
 	s.mu.Lock()
 	ss := s.sessions[nodeUUID]
 	s.mu.Unlock()
 	if ss == nil {
 		return nil
 	}
-	m, err := redirect(address)
-	if err == nil && ss.follows {
-		soon, cancel := context.WithTimeout(ctx, redirectWait)
-		err = s.pass(soon, ss, m)
-		cancel()
-		ss.log.Info("agent redirected", "boot", ss.id.boot, "to", address)
-	}
-	if err != nil { // the agent comes back here, and is turned away
-		ss.log.Warn("redirect an agent", "err", err)
-	}
-	ss.end(errElsewhere)
+	s.sendAway(ctx, ss, s.elsewhere(ctx, nodeUUID))
 	select {
 	case <-ss.gone:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// sendAway ends a session, and sends the agent to another conductor. One that can't be sent comes back here, and is
+// turned away.
+func (s *Server) sendAway(ctx context.Context, ss *session, to string) {
+	defer ss.end(errElsewhere)
+	m, err := redirect(to)
+	if err == nil && ss.follows {
+		soon, cancel := context.WithTimeout(ctx, redirectWait)
+		defer cancel()
+		err = s.pass(soon, ss, m)
+	}
+	switch {
+	case err != nil && ss.ctx.Err() == nil: // else it has ended by itself
+		ss.log.Warn("redirect an agent", "to", to, "err", err)
+	case err == nil && ss.follows:
+		ss.log.Info("agent redirected", "boot", ss.id.boot, "to", to)
+	}
+}
+
+// handedOver reports whether the node of a session has become another conductor's, and sends the agent there: what
+// could not be stored just now is stored there.
+func (s *Server) handedOver(ss *session) bool {
+	if ss.ctx.Err() != nil {
+		return false
+	}
+	to := s.elsewhere(ss.ctx, ss.id.node)
+	if to != "" {
+		s.sendAway(ss.ctx, ss, to)
+	}
+	return to != ""
 }
 
 func redirect(to string) (*agentv1.ConductorMessage, error) {

@@ -121,7 +121,7 @@ func TestRedirectInMidPlan(t *testing.T) {
 	}
 	<-started
 	o.set(second.addr)
-	if err := first.Redirect(t.Context(), n.UUID, second.addr); err != nil {
+	if err := first.Redirect(t.Context(), n.UUID); err != nil {
 		t.Fatal(err)
 	}
 	if first.Connected(n.UUID) {
@@ -195,7 +195,7 @@ func TestEnrolledElsewhere(t *testing.T) {
 	// The owner dies, and another conductor takes over: which the agent asks does not matter.
 	both[1].stop()
 	o.set(both[0].addr)
-	if err := both[0].Redirect(t.Context(), n.UUID, both[1].addr); err != nil {
+	if err := both[0].Redirect(t.Context(), n.UUID); err != nil {
 		t.Errorf("without a session: %v", err)
 	}
 }
@@ -232,7 +232,7 @@ func TestStubbornAgent(t *testing.T) {
 	run(t, a)
 	wait(t, "a session", func() bool { return p.brain.upCount() == 1 })
 	o.set("192.0.2.1:6386")
-	if err := p.Redirect(t.Context(), n.UUID, "192.0.2.1:6386"); err != nil {
+	if err := p.Redirect(t.Context(), n.UUID); err != nil {
 		t.Fatal(err)
 	}
 	o.set("")

@@ -63,6 +63,19 @@ func TestRescueByKey(t *testing.T) {
 	f.want(202, "PUT", "/v1/nodes/keyed/states/provision", `{"target":"rescue"}`)
 }
 
+// TestHealthWhileLeaving: a server that clients had better leave says so to those who watch over it, and answers the
+// rest.
+func TestHealthWhileLeaving(t *testing.T) {
+	why := ""
+	f := newFixture(t, Config{Leaving: func() string { return why }}, node.Node{Name: "n1"})
+	f.want(200, "GET", "/ingot/v1/health", "")
+	why = "This server is about to stop."
+	if out := f.want(503, "GET", "/ingot/v1/health", ""); !strings.Contains(fmt.Sprint(out), why) {
+		t.Errorf("health: %v", out)
+	}
+	f.want(200, "GET", "/v1/nodes/n1", "")
+}
+
 // A node's health is that of the last reading; before the first there is none.
 func TestMachineHealth(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n1", Provision: node.Manageable})

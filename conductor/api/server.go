@@ -141,6 +141,8 @@ type Config struct {
 	Drivers *driver.Table
 	// Events is the source of the stream of events; nil: the stream is off.
 	Events *events.Hub
+	// Leaving says why clients had better go to another server, as this one stops soon; "" or nil: they need not.
+	Leaving func() string
 	// Progresses returns the progress of running work, by node UUID, for the stream of events.
 	Progresses func() map[string]node.Progress
 	// Hardware implements the nodes' interfaces; with nil none can do anything but power and boot devices.

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/api"
+	"github.com/ingot-metal/ingot/conductor/app/drain"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
@@ -252,8 +254,23 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
+	// What serves ends with run: when ctx ends, or a command stops this process, nodes are handed over first.
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ending, end := context.WithCancel(ctx)
+	defer end()
+	said := about(cfg, types, reach).Text()
+	drainer := drain.New(en, drain.Config{Name: cfg.Name(), Others: others.Others, Stop: end,
+		Describe: func(ctx context.Context, draining bool) error {
+			state := postgres.Up
+			if draining {
+				state = postgres.Draining
+			}
+			return st.Describe(ctx, state, said)
+		}}, log)
 	handler, err := api.New(st, en, api.Config{
-		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
+		Leaving: drainer.Leaving,
+		Warmth:  en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
 		Several: o.URL != "", Conductors: others,
 		Bodies: bodies, Drivers: types,
 		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
@@ -305,10 +322,15 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 	}
 
-	if err := st.Describe(ctx, postgres.Up, about(cfg, types, reach).Text()); err != nil {
+	if err := st.Describe(ctx, postgres.Up, said); err != nil {
 		return fmt.Errorf("tell the other conductors of this one: %w", err)
 	}
-	g, gctx := errgroup.WithContext(ctx)
+	stopping := sync.OnceFunc(func() {
+		if err := notify(os.Getenv, "STOPPING=1"); err != nil {
+			log.Warn("service manager", "err", err)
+		}
+	})
+	g, gctx := errgroup.WithContext(run)
 	// The engine outlives the listeners, so that their last events are still stored and acted on.
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	engineDone := make(chan error, 1)
@@ -337,6 +359,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	for _, run := range []func(){
 		func() { short.Run(gctx, newest) },
 		func() { watchCertificates(gctx, cfg, log, time.Now) },
+		func() { drainer.Run(actCtx) },
 		func() { allocator.Run(actCtx) },
 		func() { poolRunner(cfg, st, en, hub, log).Run(actCtx) },
 		func() {
@@ -349,6 +372,25 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			return nil
 		})
 	}
+	g.Go(func() error {
+		if err := drainer.Serve(gctx, cfg.DataDir); err != nil {
+			log.Warn("ingotd drain can't reach this conductor", "err", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		defer stop()
+		select {
+		case <-ending.Done():
+		case <-gctx.Done():
+			return nil
+		}
+		stopping()
+		last, cancel := context.WithTimeout(actCtx, stopDrain)
+		defer cancel()
+		drainer.Leave(last)
+		return nil
+	})
 	g.Go(func() error { return ag.Serve(short.Listener(agentListener)) })
 	if nb != nil {
 		g.Go(func() error { return nb.Serve(gctx) })
@@ -373,9 +415,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	})
 	g.Go(func() error {
 		<-gctx.Done()
-		if err := notify(os.Getenv, "STOPPING=1"); err != nil {
-			log.Warn("service manager", "err", err)
-		}
+		stopping()
 		last, cancel := context.WithTimeout(context.WithoutCancel(gctx), stopLimit)
 		defer cancel()
 		hub.Close() // those who follow would keep it waiting

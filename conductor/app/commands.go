@@ -34,6 +34,8 @@ func commands() []command {
 			rotateKey},
 		{"doctor", "[--json]",
 			"look at everything that the conductor needs, whether it runs or not, and say what to do", examine},
+		{"drain", "[--timeout DURATION] [--stop] | --undo",
+			"hand the nodes of the running conductor over to the others, and wait until it has none", drainNodes},
 		{"restore", "[--key FILE] FILE",
 			"put a backup into a data directory that is empty, or whose database can't be used", restore},
 		{"migrate-store", "--from URL --to URL [--dry-run]",

@@ -18,7 +18,11 @@ type Conductors interface {
 	// Lives reports whether the conductor of a name lives (this one does): its nodes are its own. Inside a change of
 	// the store it is exact.
 	Lives(name string) bool
-	// Owner names the living conductor whose a node is to be that no living conductor owns.
+	// Takes reports whether the conductor of a name lives and takes nodes, that is, does not drain. Inside a change of
+	// the store it is exact.
+	Takes(name string) bool
+	// Owner names the living conductor whose a node is to be that no living conductor owns. While another can have it
+	// that is none that drains.
 	Owner(n *node.Node) string
 }
 
@@ -27,6 +31,7 @@ type alone string
 
 func (alone) Check() error              { return nil }
 func (a alone) Lives(name string) bool  { return name == string(a) }
+func (a alone) Takes(name string) bool  { return name == string(a) }
 func (a alone) Owner(*node.Node) string { return string(a) }
 
 // LapsedError says that this conductor may not act now: it can't prove that it is still taken to be alive, and another

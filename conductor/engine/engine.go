@@ -65,6 +65,7 @@ type db interface {
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
 	Kept(ctx context.Context) ([]string, error)
 	Idle(ctx context.Context) ([]node.Idle, error)
+	Owned(ctx context.Context, conductor string) ([]string, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Leases(ctx context.Context) ([]node.Lease, error)
 	program.Library
@@ -84,6 +85,9 @@ type AgentLink interface {
 	Kexec(ctx context.Context, nodeUUID string, delay time.Duration) error
 	// CloseSession ends the agent's stream.
 	CloseSession(nodeUUID string)
+	// Redirect ends the agent's stream, if it has one here, and sends the agent to the conductor that owns the node
+	// now. It returns when nothing of that stream acts any more, or with the error of ctx.
+	Redirect(ctx context.Context, nodeUUID string) error
 }
 
 // Drivers opens controllers of machines.
@@ -194,6 +198,7 @@ func (noLink) CancelPlan(context.Context, string, string) error      { return er
 func (noLink) Power(context.Context, string, node.PowerAction) error { return errNoLink }
 func (noLink) Kexec(context.Context, string, time.Duration) error    { return errNoLink }
 func (noLink) CloseSession(string)                                   {}
+func (noLink) Redirect(context.Context, string) error                { return nil }
 
 // Run works until ctx ends: first on everything that was under way when the conductor was last stopped.
 func (e *Engine) Run(ctx context.Context) error {

@@ -13,9 +13,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// HandOver makes another conductor, which lives, the owner of a node of this one. The node may have a job: it goes on
-// there as after a restart. Errors are *LockedError while this conductor is in an act on the node, *HeldError when the
-// node is another's, *InvalidError, or the store's.
+// HandOver makes another conductor, which takes nodes, the owner of a node of this one, and sends the node's agent
+// there. The node may have a job: it goes on there as after a restart. Errors are *LockedError while this conductor is
+// in an act on the node, *HeldError when the node is another's, *InvalidError, or the store's.
 func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
 	if to == e.cfg.Hostname {
 		return nil
@@ -27,8 +27,8 @@ func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
 	defer e.queue.Done(nodeUUID, never)
 	_, err := e.change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		switch {
-		case !e.conductors.Lives(to):
-			return node.Invalidf("there is no conductor %s that lives: node %s can't be handed over to it", to, n.UUID)
+		case !e.conductors.Takes(to):
+			return node.Invalidf("there is no conductor %s that takes nodes: node %s can't be handed over to it", to, n.UUID)
 		case n.Job == nil && n.Reservation != "":
 			return busy()
 		}
@@ -38,7 +38,7 @@ func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
 		n.Conductor = to
 		n.Fence++
 		if n.Reservation != "" {
-			n.Reservation = to
+			n.Reservation, n.ReservedAt = to, time.Now().UTC()
 		}
 		if b := n.Boot; b != nil && b.Connected {
 			b.Connected, b.LostAt = false, time.Now().UTC()
@@ -46,19 +46,84 @@ func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
 		return nil
 	})
 	if err == nil {
-		e.lose(nodeUUID)
+		e.disown(nodeUUID)
+		e.watches.End(nodeUUID)
+		e.redirect(ctx, nodeUUID)
 	}
 	return err
+}
+
+// redirectLimit bounds how long the agent of a node that was handed over is waited for.
+const redirectLimit = 10 * time.Second
+
+// redirect sends the agent of a node that was handed over to the new owner. One that can't be sent finds its own way.
+func (e *Engine) redirect(ctx context.Context, nodeUUID string) {
+	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), redirectLimit)
+	defer cancel()
+	if err := e.agents().Redirect(soon, nodeUUID); err != nil {
+		e.log.Warn("send an agent to the new owner of its node", "node", nodeUUID, "err", err)
+	}
+}
+
+// Left is a node that HandAway has left with this conductor.
+type Left struct {
+	UUID, Name string
+	Why        string
+	Nowhere    bool // no other conductor can have it: it stays
+}
+
+// Owned lists the nodes of this conductor, whatever their state is.
+func (e *Engine) Owned(ctx context.Context) ([]string, error) { return e.db.Owned(ctx, e.cfg.Hostname) }
+
+// HandAway hands a node of this conductor over to the one that is to have it once this one drains. It returns nil when
+// the node is not this conductor's any more. An error is the store's, or a *LapsedError.
+func (e *Engine) HandAway(ctx context.Context, nodeUUID string) (*Left, error) {
+	if err := e.check(); err != nil {
+		return nil, err
+	}
+	n, err := e.db.Node(ctx, nodeUUID)
+	switch {
+	case errors.Is(err, node.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case n.Conductor != e.cfg.Hostname:
+		return nil, nil
+	}
+	left := &Left{UUID: n.UUID, Name: n.Name}
+	to := e.conductors.Owner(n)
+	if to == e.cfg.Hostname || !e.conductors.Takes(to) {
+		left.Why, left.Nowhere = fmt.Sprintf("no other conductor takes nodes of conductor group %q with hardware type %s",
+			n.ConductorGroup, n.Driver), true
+		return left, nil
+	}
+	err = e.HandOver(ctx, nodeUUID, to)
+	var locked *LockedError
+	var invalid *InvalidError
+	switch {
+	case err == nil, held(err), errors.Is(err, node.ErrNotFound):
+		return nil, nil
+	case errors.As(err, &locked):
+		left.Why = locked.Doing
+		if n.Job != nil && n.Job.Current() != nil {
+			left.Why += fmt.Sprintf(" (%s, step %s)", n.Job.Phase, n.Job.Current().Name)
+		}
+	case errors.As(err, &invalid), errors.Is(err, errFenced): // the conductor has just gone; another claim
+		left.Why = err.Error()
+	default:
+		return nil, err
+	}
+	return left, nil
 }
 
 // handedPerRound bounds how many nodes are handed over between two searches of the store: a conductor that joins is not
 // to get its share of thousands at once.
 const handedPerRound = 100
 
-// rebalance hands nodes over on which nothing is under way and which are to be another conductor's: one has joined, or
-// this one is to stop.
+// rebalance hands nodes over on which nothing is under way and which are to be another conductor's: one has joined.
+// From one that drains HandAway takes them all.
 func (e *Engine) rebalance(ctx context.Context) error {
-	if e.cfg.Conductors == nil || e.check() != nil {
+	if e.cfg.Conductors == nil || e.check() != nil || !e.conductors.Takes(e.cfg.Hostname) {
 		return nil
 	}
 	idle, err := e.db.Idle(ctx)
@@ -78,7 +143,7 @@ func (e *Engine) rebalance(ctx context.Context) error {
 			return err
 		}
 		to := e.conductors.Owner(h)
-		if to == e.cfg.Hostname || !e.conductors.Lives(to) {
+		if to == e.cfg.Hostname || !e.conductors.Takes(to) {
 			continue
 		}
 		if err := e.HandOver(ctx, r.UUID, to); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,7 +118,7 @@ func TestHandOverInAnAct(t *testing.T) {
 }
 
 // TestRebalance: idle nodes that are to be another conductor's move there, so many at a time, and no others;
-// so do all of a conductor that no node is to belong to.
+// one that drains does not do so by itself.
 func TestRebalance(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Rescan = time.Hour
@@ -179,7 +180,101 @@ func TestRebalance(t *testing.T) {
 	}
 	round(handedPerRound + 19) // it may not act
 	f.lease("c1", true)
+	f.drain("c1")
+	round(handedPerRound + 19)
+	f.drains = map[string]bool{"c2": true}
+	round(handedPerRound + 19)
+	f.drains = nil
 	round(handedPerRound + 39)
+}
+
+// TestHandAway: a conductor that drains hands over every node that another can have, whatever its state is; one that it
+// is in an act on, and one that no other conductor can have, it names.
+func TestHandAway(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Rescan = time.Hour
+	f, c1, c2 := pair(w)
+	w.cond = c1
+	acting := w.add("acting")
+	w.walk(acting, node.Manageable)
+	goesOn, hung := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	hang := func() { once.Do(func() { close(hung); <-goesOn }) }
+	acting.hang.Store(&hang)
+	if err := c1.eng.SetPower(t.Context(), acting.id, "power on", 0, "tester"); err != nil {
+		t.Fatal(err)
+	}
+	<-hung
+	var moving []*machine
+	for i, change := range []func(n *node.Node){
+		func(n *node.Node) { n.Provision = node.Enroll },
+		func(n *node.Node) { n.Provision, n.Maintenance = node.Available, true },
+		func(n *node.Node) { n.Provision, n.Power = node.Available, string(power.On) },
+		func(n *node.Node) { n.Provision, n.Quarantine = node.Active, &node.Quarantine{Reason: "a test"} },
+		func(n *node.Node) {
+			n.Provision = node.Available
+			n.Job = &node.Job{ID: "j", Phase: node.PhaseWarm,
+				Steps: []node.JobStep{{Interface: "deploy", Name: catalog.StepHold, Status: node.StepDone}}}
+		},
+	} {
+		m := w.addFake(fmt.Sprint("n", i))
+		w.edit(m, func(n *node.Node) { n.Conductor = "c1"; change(n) })
+		moving = append(moving, m)
+	}
+	alone := w.addFake("alone")
+	w.edit(alone, func(n *node.Node) { n.Conductor, n.ConductorGroup = "c1", "rack7" })
+	f.drain("c1")
+	f.placed(func(n *node.Node) string { return map[bool]string{true: "c1", false: "c2"}[n.UUID == alone.id] })
+	ids, err := c1.eng.Owned(t.Context())
+	if err != nil || len(ids) != len(moving)+2 {
+		t.Fatalf("c1 owns %d nodes, %v; want %d", len(ids), err, len(moving)+2)
+	}
+	round := func() (left map[string]Left) {
+		t.Helper()
+		left = map[string]Left{}
+		for _, id := range ids {
+			l, err := c1.eng.HandAway(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l != nil {
+				left[l.UUID] = *l
+			}
+		}
+		return left
+	}
+	left := round()
+	if l := left[acting.id]; len(left) != 2 || l.Nowhere || !strings.Contains(l.Why, "worked on (power, step ") ||
+		l.Name != "acting" {
+		t.Errorf("left are %+v", left)
+	}
+	if l := left[alone.id]; !l.Nowhere || !strings.Contains(l.Why, `"rack7" with hardware type sim`) {
+		t.Errorf("the node of a group without another conductor is left as %+v", l)
+	}
+	for _, m := range moving {
+		if n := w.node(m); n.Conductor != "c2" {
+			t.Errorf("%s is %s's", n.Name, n.Conductor)
+		}
+	}
+	f.drain("c2") // two that drain do not pass nodes to and fro
+	if got := round(); len(got) != 2 || !got[acting.id].Nowhere {
+		t.Errorf("with no conductor that takes nodes left are %+v", got)
+	}
+	f.drains = map[string]bool{"c1": true}
+	f.lease("c1", false)
+	if _, err := c1.eng.HandAway(t.Context(), acting.id); !lapsed(err) {
+		t.Errorf("handing away without a lease: %v", err)
+	}
+	f.lease("c1", true)
+	close(goesOn)
+	for len(round()) > 1 {
+		time.Sleep(time.Millisecond)
+	}
+	c2.eng.Wake(acting.id)
+	w.until(acting, "the end at c2", func(n *node.Node) bool { return n.Job == nil && n.Conductor == "c2" })
+	if left, err := c1.eng.HandAway(t.Context(), acting.id); left != nil || err != nil {
+		t.Errorf("handing another's node away = %+v, %v", left, err)
+	}
 }
 
 // TestPowerReadFirst: a conductor that takes a job over reads the power of the machine before anything else, since the

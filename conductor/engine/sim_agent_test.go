@@ -483,6 +483,11 @@ func (l link) Power(_ context.Context, id string, action node.PowerAction) error
 	return nil
 }
 
+func (l link) Redirect(_ context.Context, id string) error {
+	l.CloseSession(id) // its agent finds its way
+	return nil
+}
+
 func (l link) CloseSession(id string) {
 	if a, err := l.agent(id); err == nil {
 		a.mu.Lock()

@@ -13,11 +13,14 @@ type fleet struct {
 	mu     sync.Mutex
 	living []string
 	ended  map[string]bool // leases, as their conductors see them
+	drains map[string]bool
 	place  func(n *node.Node) string
 	checks func(name string) // called at each check
 }
 
-func newFleet(names ...string) *fleet { return &fleet{living: names, ended: map[string]bool{}} }
+func newFleet(names ...string) *fleet {
+	return &fleet{living: names, ended: map[string]bool{}, drains: map[string]bool{}}
+}
 
 var errEnded = errors.New("its lease has ended")
 
@@ -71,6 +74,20 @@ func (m membership) Lives(name string) bool {
 	m.f.mu.Lock()
 	defer m.f.mu.Unlock()
 	return name == m.name || slices.Contains(m.f.living, name)
+}
+
+// drain makes a conductor take no nodes.
+func (f *fleet) drain(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drains[name] = true
+}
+
+func (m membership) Takes(name string) bool {
+	m.f.mu.Lock()
+	drains := m.f.drains[name]
+	m.f.mu.Unlock()
+	return m.Lives(name) && !drains
 }
 
 // Owner is the first conductor that lives, unless the test has a place for the node.

@@ -101,17 +101,41 @@ func (c *Conductors) Find(name string) (Conductor, bool) {
 	return all[i], true
 }
 
+// Takes reports whether the conductor of a name lives and takes nodes, that is, does not drain.
+func (c *Conductors) Takes(name string) bool {
+	return slices.ContainsFunc(c.Conductors(), func(m postgres.Member) bool {
+		return m.Name == name && m.State == postgres.Up
+	})
+}
+
+// Others reports whether there is another conductor that takes nodes.
+func (c *Conductors) Others() bool {
+	return slices.ContainsFunc(c.Conductors(), func(m postgres.Member) bool {
+		return m.Name != c.self && m.State == postgres.Up
+	})
+}
+
 // Owner names the living conductor whose a node is to be that no living conductor owns; "" when there is none for its
 // group and hardware type.
 func (c *Conductors) Owner(n *node.Node) string {
 	return Owner(c.All(), n.UUID, n.ConductorGroup, n.Driver)
 }
 
-// Owner is Conductors.Owner among those given.
+// Owner is Conductors.Owner among those given. One that drains is chosen only where no other can have the node: better
+// that one than none.
 func Owner(among []Conductor, nodeUUID, group, driver string) string {
+	if name := best(among, nodeUUID, group, driver, false); name != "" {
+		return name
+	}
+	return best(among, nodeUUID, group, driver, true)
+}
+
+// best is the conductor with the highest score among those that drain, or do not.
+func best(among []Conductor, nodeUUID, group, driver string, draining bool) string {
 	best, name := math.Inf(-1), ""
 	for _, m := range among {
-		if !m.Alive || m.Draining || m.Group != group || m.Weight <= 0 || !slices.Contains(m.Types, driver) {
+		if !m.Alive || m.Draining != draining || m.Group != group || m.Weight <= 0 ||
+			!slices.Contains(m.Types, driver) {
 			continue
 		}
 		if s := score(m.Name, nodeUUID, m.Weight); s > best {

@@ -63,8 +63,8 @@ func (r rows) Conductors() []postgres.Member { return r }
 func (rows) Lives(string) bool               { return true }
 func (rows) Check() error                    { return nil }
 
-// TestWhoMayHaveANode: those that live, serve the group and have the type; not one that drains, or says what this
-// program does not know.
+// TestWhoMayHaveANode: those that live, serve the group and have the type, one that drains where there is no other;
+// not one that says what this program does not know.
 func TestWhoMayHaveANode(t *testing.T) {
 	about := func(group string, types ...string) string {
 		return About{Group: group, Types: types, Weight: 1}.Text()
@@ -73,11 +73,12 @@ func TestWhoMayHaveANode(t *testing.T) {
 		{Name: "c1", Epoch: 1, State: postgres.Up, Doc: about("", "ipmi")},
 		{Name: "c2", Epoch: 2, State: postgres.Draining, Doc: about("rack", "ipmi")},
 		{Name: "c3", Epoch: 3, State: postgres.Up, Doc: about("rack", "redfish")},
+		{Name: "c6", Epoch: 6, State: postgres.Draining, Doc: about("", "ipmi")},
 		{Name: "c4", Epoch: 4, State: postgres.Gone, Doc: about("hall", "ipmi")},
 		{Name: "c5", Epoch: 5, State: postgres.Up, Doc: "not JSON"},
 	})
 	for _, w := range []struct{ group, driver, owner string }{{"", "ipmi", "c1"}, {"", "redfish", ""},
-		{"rack", "ipmi", ""}, {"rack", "redfish", "c3"}, {"hall", "ipmi", ""}} {
+		{"rack", "ipmi", "c2"}, {"rack", "redfish", "c3"}, {"hall", "ipmi", ""}} {
 		n := &node.Node{UUID: "u", ConductorGroup: w.group, Driver: w.driver}
 		if got := c.Owner(n); got != w.owner {
 			t.Errorf("owner in %q with %s = %q, want %q", w.group, w.driver, got, w.owner)
@@ -93,5 +94,16 @@ func TestWhoMayHaveANode(t *testing.T) {
 	}
 	if _, ok := c.Find("c9"); ok {
 		t.Error("c9 was found")
+	}
+	for name, takes := range map[string]bool{"c1": true, "c2": false, "c4": false, "c9": false} {
+		if c.Takes(name) != takes {
+			t.Errorf("%s takes nodes: %v, want %v", name, !takes, takes)
+		}
+	}
+	if c.Store.(rows)[2].State, c.Store.(rows)[5].State = postgres.Gone, postgres.Draining; c.Others() {
+		t.Error("c1 sees others that take nodes, but one drains, and the rest are gone")
+	}
+	if c.self = "c2"; !c.Others() {
+		t.Error("c2 does not see that c1 takes nodes")
 	}
 }

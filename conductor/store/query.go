@@ -259,6 +259,12 @@ func (s *Store) Kept(ctx context.Context) ([]string, error) {
 		`SELECT uuid FROM nodes WHERE kept = 1 AND busy = 0 ORDER BY seq`)
 }
 
+// Owned returns the UUIDs of the nodes that a conductor owns, in the order they were made.
+func (s *Store) Owned(ctx context.Context, conductor string) ([]string, error) {
+	return list(ctx, s.r, "list nodes of a conductor", into(text),
+		`SELECT uuid FROM nodes WHERE conductor = ? ORDER BY seq`, conductor)
+}
+
 // UUIDs returns the UUIDs of all nodes, or of those with work under way only, in the order they were made.
 func (s *Store) UUIDs(ctx context.Context, busy bool) ([]string, error) {
 	q := `SELECT uuid FROM nodes`

@@ -113,6 +113,7 @@ var may = map[string][]string{
 	"conductor/store/postgres": {"conductor/guard/clean"},
 	"conductor/store/prepared": {},
 	"conductor/store/seal":     {"conductor/guard/keyfile"},
+	"conductor/app/drain":      {"conductor/engine"},
 	"conductor/app/doctor": {"conductor/agents", "conductor/config", "conductor/agents/erasure",
 		"conductor/guard/keyfile",
 		"conductor/netboot", "conductor/netboot/probe", "conductor/observe/shortage", "conductor/store",

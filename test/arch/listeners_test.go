@@ -41,6 +41,8 @@ var listeners = map[string][]string{
 	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`: {
 		"conductor/netboot.TestSolicitor"},
 	`conductor/app: nb.Listen()`: {"test/attack.TestBootHTTP"}, // the three before
+	`conductor/app/drain: net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})`: {
+		"conductor/app/drain.TestStrangersAtTheSocket", "conductor/app/drain.TestNonsenseAtTheSocket"},
 	// Opened and closed at once, to find out whether they are free.
 	`conductor/app/doctor: lc.ListenPacket(ctx, network, address)`: {"test/attack.TestDoctor"},
 	`conductor/app/doctor: lc.Listen(ctx, network, address)`:       {"test/attack.TestDoctor"},

@@ -17,6 +17,11 @@ func (s *Handlers) getHealth(context.Context, *call.Call) (*call.Reply, error) {
 	if s.store.Fault() != nil {
 		return nil, rest.Fault(http.StatusServiceUnavailable, "%s", Damaged)
 	}
+	if s.cfg.Leaving != nil {
+		if why := s.cfg.Leaving(); why != "" {
+			return nil, rest.Fault(http.StatusServiceUnavailable, "%s", why)
+		}
+	}
 	return &call.Reply{Status: http.StatusOK, Body: rest.Health{Status: "ok"}}, nil
 }
 

@@ -51,6 +51,8 @@ type Config struct {
 	// Drivers are the enabled hardware types, Hardware implements their interfaces.
 	Drivers  *driver.Table
 	Hardware *hardware.Set
+	// Leaving says why clients had better go to another server; "": they need not.
+	Leaving func() string
 	// Events is the source of the stream of events; nil: the stream is off.
 	Events *events.Hub
 	// Progresses returns the progress of running work, by node UUID, for the stream of events.

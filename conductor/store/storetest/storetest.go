@@ -287,7 +287,12 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 	if kept, err := s.Kept(ctx); err != nil || !slices.Equal(kept, []string{id}) {
 		t.Errorf("Kept = %v, %v, want that of %s", kept, err, id)
 	}
-	change("b", func(n *node.Node) { n.Boot = nil })
+	change("b", func(n *node.Node) { n.Boot, n.Conductor = nil, "c1" })
+	for by, want := range map[string][]string{"c1": {id}, "c2": nil} {
+		if owned, err := s.Owned(ctx, by); err != nil || !slices.Equal(owned, want) {
+			t.Errorf("Owned(%s) = %v, %v, want %v", by, owned, err, want)
+		}
+	}
 	change("c", func(n *node.Node) { n.Boot = nil })
 	for _, c := range []struct {
 		name string
