@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +27,24 @@ func (a away) Here(*node.Node) error { return a.err }
 func (a away) SetBootDevice(context.Context, string, string, bool, string) error { return a.err }
 
 func (a away) BootDevice(context.Context, string) (string, bool, error) { return "", false, a.err }
+
+func (a away) ResetNetwork(context.Context, string, string) error { return a.err }
+
+func (a away) SetControllerPassword(context.Context, string, string, string) error { return a.err }
+
+// elsewhere are requests of all kinds that only the owner of node n can answer: method, path and body. Tests of several
+// conductors send them, too.
+func elsewhere(t *testing.T) (all [][3]string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", "elsewhere.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
 
 // TestAtAnotherConductor: what has to ask a node's controller at once is answered with 503 by a conductor that does not
 // own the node, with the owner's name and when to ask again; and nothing is done.
@@ -49,34 +69,17 @@ func TestAtAnotherConductor(t *testing.T) {
 		}
 		return w, out.Error_message
 	}
-	asked := []struct{ method, path, body string }{
-		{"GET", "management/boot_device", ""},
-		{"PUT", "management/boot_device", `{"boot_device":"pxe"}`},
-		{"GET", "states/console", ""},
-		{"PUT", "states/console", `{"enabled":true}`},
-		{"PUT", "states/boot_mode", `{"target":"uefi"}`},
-		{"PUT", "states/secure_boot", `{"target":true}`},
-		{"PUT", "management/inject_nmi", "{}"},
-		{"GET", "management/indicators", ""},
-		{"GET", "management/indicators/led-0@chassis", ""},
-		{"PUT", "management/indicators/led-0@chassis", `{"state":"on"}`},
-		{"GET", "vmedia", ""},
-		{"POST", "vmedia", `{"device_type":"cdrom","image_url":"http://192.0.2.1/i.iso"}`},
-		{"DELETE", "vmedia", ""},
-		{"POST", "vendor_passthru?method=first_method", "{}"},
-		{"POST", "vendor_passthru/first_method", "{}"},
-		{"DELETE", "", ""}, // its agent has to be asked to turn its machine off
-	}
+	asked := elsewhere(t)
 	for _, c := range asked {
-		path := strings.TrimSuffix("/v1/nodes/n/"+c.path, "/")
-		w, said := answer(c.method, path, c.body, &engine.ElsewhereError{Node: n.UUID, Conductor: "c2"})
+		method, path, body := c[0], c[1], c[2]
+		w, said := answer(method, path, body, &engine.ElsewhereError{Node: n.UUID, Conductor: "c2"})
 		if w.Code != 503 || w.Header().Get("Retry-After") != "5" || !strings.Contains(said, "conductor c2") {
-			t.Errorf("%s %s = %d %q, Retry-After %q; want 503 that names c2", c.method, path, w.Code, said,
+			t.Errorf("%s %s = %d %q, Retry-After %q; want 503 that names c2", method, path, w.Code, said,
 				w.Header().Get("Retry-After"))
 		}
-		w, said = answer(c.method, path, c.body, &engine.LapsedError{Err: context.DeadlineExceeded})
+		w, said = answer(method, path, body, &engine.LapsedError{Err: context.DeadlineExceeded})
 		if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(said, "may not act") {
-			t.Errorf("%s %s at a conductor that may not act = %d %q", c.method, path, w.Code, said)
+			t.Errorf("%s %s at a conductor that may not act = %d %q", method, path, w.Code, said)
 		}
 	}
 	if now, err := f.st.Node(t.Context(), "n"); err != nil || now.Version != n.Version {
@@ -84,14 +87,18 @@ func TestAtAnotherConductor(t *testing.T) {
 	}
 	// Every route of these resources was asked.
 	for _, rt := range (&Server{}).table() {
-		rest, below := strings.CutPrefix(rt.Path, "/v1/nodes/{node}/")
-		if !below || !slices.ContainsFunc([]string{"management/indic", "management/inject", "vmedia", "states/con",
-			"states/boot", "states/sec"}, func(p string) bool { return strings.HasPrefix(rest, p) }) {
+		_, below, ok := strings.Cut(rt.Path, "/nodes/{node}/")
+		if !ok || !slices.ContainsFunc([]string{"management/boot_device", "management/indic", "management/inject",
+			"vmedia", "states/con", "states/boot", "states/sec", "vendor_passthru", "network_reset", "controller_pass"},
+			func(p string) bool { return strings.HasPrefix(below, p) }) ||
+			strings.HasSuffix(below, "/methods") || strings.HasSuffix(below, "/supported") {
 			continue
 		}
-		rest = strings.Replace(rest, "{indicator}", "led-0@chassis", 1)
-		if !slices.ContainsFunc(asked, func(c struct{ method, path, body string }) bool {
-			return c.method == rt.Method && c.path == rest
+		path := strings.NewReplacer("{node}", "n", "{indicator}", "led-0@chassis", "{method}", "first_method").
+			Replace(rt.Path)
+		if !slices.ContainsFunc(asked, func(c [3]string) bool {
+			at, _, _ := strings.Cut(c[1], "?")
+			return c[0] == rt.Method && at == path
 		}) {
 			t.Errorf("no request for %s %s", rt.Method, rt.Path)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/peer"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -32,6 +33,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		locked     *engine.LockedError
 		elsewhere  *engine.ElsewhereError
 		lapsed     *engine.LapsedError
+		unasked    *peer.Error
 		invalid    *engine.InvalidError
 		duplicate  *store.DuplicateError
 		reference  *store.ReferenceError
@@ -65,10 +67,12 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return e
 	case errors.As(err, &elsewhere):
 		e := rest.Fault(http.StatusServiceUnavailable,
-			"Node %s belongs to conductor %s, and only that one can ask the machine: send the request to it.",
+			"Node %s belongs to conductor %s, and only that one can ask the machine: nothing was done. Try again, or send the request to it.",
 			elsewhere.Node, elsewhere.Conductor)
 		e.RetryAfter = elsewhereAgain
 		return e
+	case errors.As(err, &unasked):
+		return s.notForwarded(unasked, c, id)
 	case errors.As(err, &lapsed):
 		e := rest.Fault(http.StatusServiceUnavailable,
 			"This conductor may not act at present, because it could not prove in time that it lives; nothing was done. Try again.")

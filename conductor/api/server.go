@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,6 +38,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
+	"github.com/ingot-metal/ingot/conductor/peer"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -157,6 +159,8 @@ type Config struct {
 	PoolPace pools.Pace
 	// Logs returns the lines of a node's agent log after a number; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
+	// Forward has the owner of a node answer what only it can; nil: such requests are answered with 503.
+	Forward forwarder
 }
 
 // Server answers the API. It is an http.Handler.
@@ -202,8 +206,10 @@ const (
 )
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	id := requestID()
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.answer(w, r, requestID(), nil) }
+
+// answer answers a request with an ID. from is where a forwarded one came from.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, id string, from *peer.Origin) {
 	w.Header().Set("Openstack-Request-Id", id)
 	defer func() {
 		p := recover()
@@ -218,7 +224,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, rest.Fault(http.StatusInternalServerError,
 			"The server has a fault; its log has details under request %s.", id))
 	}()
-	rep, err := s.serve(w, r, id)
+	rep, err := s.serve(w, r, id, from)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -276,7 +282,8 @@ func unrouted(path []string, err *rest.Error) *rest.Error {
 	return &fault
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call.Reply, *rest.Error) {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string,
+	from *peer.Origin) (*call.Reply, *rest.Error) {
 	path, ours := normalise(r.URL.EscapedPath())
 	if r.Method == http.MethodOptions && len(path) > 0 {
 		return &call.Reply{Status: http.StatusOK}, nil
@@ -299,14 +306,21 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		rt, values, missing = s.routes.find(r.Method, path)
 	}
 	who := access.Anybody()
-	if missing != nil || rt.Access != call.Public {
+	base := ""
+	switch {
+	case from != nil:
+		if err := s.admitOrigin(from); err != nil {
+			return nil, err
+		}
+		who, base = from.Actor, from.Base
+	case missing != nil || rt.Access != call.Public:
 		a, refused, err := s.authenticate(r)
 		if refused != nil || err != nil {
 			return refused, err
 		}
 		who = a
 	}
-	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who,
+	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: cmp.Or(base, s.base(r)), Path: values, Actor: who,
 		User: who.String(), ResendAll: s.cfg.ResendCredentials}
 	if rt != nil {
 		c.Mixed, c.Args = rt.Query == call.Members, rt.Args
@@ -368,7 +382,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			return nil, answer
 		}
 	}
-	var raw []byte
+	var raw, sent []byte // sent is as it came
 	if rt.Method != http.MethodGet || rt.Takes != nil {
 		most := int64(limit.RequestBody)
 		if rt.Body > 0 {
@@ -387,7 +401,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		case rt.Form:
 			r.Body = io.NopCloser(body)
 		default:
-			if raw, err = readBody(body); err == nil && raw != nil && isForm(r) {
+			if raw, err = readBody(body); err == nil {
+				sent = raw
+			}
+			if err == nil && raw != nil && isForm(r) {
 				c.Query, err = withForm(query, raw)
 				raw = nil
 			}
@@ -424,7 +441,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	if rt.Access != call.Public { // those are machines
 		ctx = node.WithRequester(ctx, node.Requester{User: c.User, Project: who.ProjectID})
 	}
-	rep, answer := s.attempt(ctx, rt, c, id, tags)
+	rep, elsewhere, answer := s.attempt(ctx, rt, c, id, tags)
 	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+
 		pause <= s.cfg.LockWait; pause = min(2*pause, longestPause) {
 		select {
@@ -433,7 +450,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			return nil, answer
 		}
 		c.Body, _ = decode(raw) // again, because a handler may have changed its copy; decoding succeeded before
-		rep, answer = s.attempt(ctx, rt, c, id, tags)
+		rep, elsewhere, answer = s.attempt(ctx, rt, c, id, tags)
+	}
+	if elsewhere != nil && from == nil && !rt.Form && !rt.Parts {
+		rep, answer = s.forward(ctx, c, elsewhere, id, sent)
 	}
 	if c.User != "" && r.Method != http.MethodGet {
 		status := 0
@@ -473,22 +493,25 @@ const (
 	longestPause = 200 * time.Millisecond
 )
 
-// attempt has the route's handler answer. tags are those of the If-Match, nil without one.
+// attempt has the route's handler answer. tags are those of the If-Match, nil without one. An error that says that
+// another conductor has to be asked comes beside its answer.
 func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id string,
-	tags *rest.Tags) (*call.Reply, *rest.Error) {
+	tags *rest.Tags) (*call.Reply, *engine.ElsewhereError, *rest.Error) {
 	if tags != nil {
 		expecting, e, err := s.expect(ctx, c, rt, tags)
 		if err != nil {
-			return nil, s.translate(err, c, id)
+			return nil, nil, s.translate(err, c, id)
 		}
 		defer e.End() // the client does not wait for work after the answer
 		ctx = expecting
 	}
 	rep, err := rt.Handle(ctx, c)
 	if err != nil {
-		return nil, s.translate(err, c, id)
+		var elsewhere *engine.ElsewhereError
+		errors.As(err, &elsewhere)
+		return nil, elsewhere, s.translate(err, c, id)
 	}
-	return rep, nil
+	return rep, nil, nil
 }
 
 // fail sends an error. HEAD has no body, but the length it would have.

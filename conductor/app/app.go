@@ -259,7 +259,16 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	defer stop()
 	ending, end := context.WithCancel(ctx)
 	defer end()
-	said := about(cfg, types, reach).Text()
+	var between *peers // conductors
+	reachPeer := ""
+	if o.URL != "" {
+		if between, err = openPeers(cfg, ca, others, reach, short.Listener, log); err != nil {
+			return err
+		}
+		defer between.close()
+		reachPeer = between.address
+	}
+	said := about(cfg, types, reach, reachPeer).Text()
 	drainer := drain.New(en, drain.Config{Name: cfg.Name(), Others: others.Others, Stop: end,
 		Describe: func(ctx context.Context, draining bool) error {
 			state := postgres.Up
@@ -268,7 +277,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			}
 			return st.Describe(ctx, state, said)
 		}}, log)
-	handler, err := api.New(st, en, api.Config{
+	ac := api.Config{
 		Leaving: drainer.Leaving,
 		Warmth:  en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
 		Several: o.URL != "", Conductors: others,
@@ -284,7 +293,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			}
 			return out
 		},
-	}, log)
+	}
+	if between != nil {
+		ac.Forward = between.client
+	}
+	handler, err := api.New(st, en, ac, log)
 	if err != nil {
 		return err
 	}
@@ -413,6 +426,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 		return nil
 	})
+	if between != nil {
+		between.answer(handler, bodies, log)
+		g.Go(between.serve)
+	}
 	g.Go(func() error {
 		<-gctx.Done()
 		stopping()
@@ -423,11 +440,14 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = web.Close()
 		}
+		if between != nil {
+			err = errors.Join(err, between.stop(last))
+		}
 		ag.Stop(last)
 		return err
 	})
-	log.Info("ingotd is up", "api", apiListener.Addr().String(), "agents", reach, "dhcp", cfg.Netboot.DHCP, "ca",
-		ca.Fingerprint())
+	log.Info("ingotd is up", "api", apiListener.Addr().String(), "agents", reach, "conductors", reachPeer, "dhcp",
+		cfg.Netboot.DHCP, "ca", ca.Fingerprint())
 	if err := notify(os.Getenv, "READY=1"); err != nil {
 		log.Warn("service manager", "err", err)
 	}

@@ -42,7 +42,7 @@ func dev(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	l, err := net.Listen("tcp", *listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf(
-			"something listens on %s already, perhaps another ingotd or an Ironic: stop it, or give this one another address (--listen, or make dev LISTEN=127.0.0.1:6387)", *listen)
+			"something listens on %s already, perhaps another ingotd or an Ironic: stop it, or give this one another address (--listen, or make dev LISTEN=127.0.0.1:6390)", *listen)
 	}
 	if err != nil {
 		return fmt.Errorf("listen for the API: %w", err)

@@ -11,9 +11,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// about describes this conductor to the others. reach is where agents reach it.
-func about(cfg config.Config, types *driver.Table, reach string) member.About {
-	return member.About{Agents: reach, Group: cfg.ConductorGroup, Types: types.Names(),
+// about describes this conductor to the others. reach is where agents reach it, and peers where other conductors do.
+func about(cfg config.Config, types *driver.Table, reach, peers string) member.About {
+	return member.About{Agents: reach, Peer: peers, Group: cfg.ConductorGroup, Types: types.Names(),
 		Weight: float64(cfg.ConductorWeight)}
 }
 

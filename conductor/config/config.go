@@ -44,6 +44,7 @@ type Config struct {
 	Store    Store    `yaml:"store"`
 	API      API      `yaml:"api"`
 	Agents   Agents   `yaml:"agents"`
+	Peer     Peer     `yaml:"peer"`
 	Netboot  Netboot  `yaml:"netboot"`
 	Deploy   Deploy   `yaml:"deploy"`
 	Power    Power    `yaml:"power"`
@@ -214,6 +215,23 @@ type Agents struct {
 	Listen    string `yaml:"listen"`
 	Advertise string `yaml:"advertise"`
 }
+
+// Peer is the side that other conductors of the same database dial.
+type Peer struct {
+	Listen    string `yaml:"listen"`
+	Advertise string `yaml:"advertise"`
+}
+
+// PeerListen is the address of the listener for other conductors.
+func (c Config) PeerListen() string {
+	if c.Peer.Listen != "" {
+		return c.Peer.Listen
+	}
+	host, _, _ := net.SplitHostPort(c.Agents.Listen) // Validate has seen to it
+	return net.JoinHostPort(host, peerPort)
+}
+
+const peerPort = "6387"
 
 // Netboot configures the servers for booting machines.
 type Netboot struct {

@@ -56,6 +56,13 @@ func (c *Config) sections() []section {
 			{"agents.advertise", &c.Agents.Advertise, nil, hostPort(false),
 				"HOST:PORT by which agents reach this conductor. Empty: the provisioning address with the port of agents.listen."},
 		}},
+		{"Other conductors", "", []setting{
+			{"peer.listen", &c.Peer.Listen, nil, hostPort(false),
+				"HOST:PORT where other conductors of the same PostgreSQL connect (TLS). Empty: port " + peerPort +
+					" with the host of agents.listen."},
+			{"peer.advertise", &c.Peer.Advertise, nil, hostPort(false),
+				"HOST:PORT by which they reach this one. Empty: the address in peer.listen, or that towards the database, or, with that on this host, of agents.advertise."},
+		}},
 		{"Network boot", "", netbootSettings(&c.Netboot)},
 		{"Deployment", "", deploySettings(&c.Deploy)},
 		{"Power", "", []setting{
@@ -76,8 +83,7 @@ func (c *Config) sections() []section {
 				"Give a node the fault `hardware failure` while a drive, a memory module or a power supply has failed or is going to."},
 		}},
 		{"Hardware types and interfaces", "Which hardware types and interfaces nodes may have. An empty list " +
-			"allows all; an empty default is the first interface that the node's hardware type supports. Names are " +
-			"those of Ironic's options. Whether the names exist and fit together is checked at the start.",
+			"allows all; an empty default is the first interface that the node's hardware type supports.",
 			hardwareSettings(&c.Hardware)},
 		{"Redfish", "", []setting{
 			{"redfish.ca_dir", &c.Redfish.CADir, nil, nil,
@@ -89,9 +95,9 @@ func (c *Config) sections() []section {
 			{"swarm.upload_limit", &c.Swarm.UploadLimit, nil, nil,
 				"Bytes per second that each agent sends to others, at least 1000000. 0: no limit."},
 		}},
-		{"Steps", "Which steps run automatically, and in which order. Each list has entries INTERFACE.STEP:PRIORITY, " +
+		{"Steps", "Which steps run automatically, and in which order. Entries are INTERFACE.STEP:PRIORITY, " +
 			"such as deploy.erase_devices:10. The highest priority runs first, 0 leaves a step out. Steps named by a " +
-			"request, a template or a runbook take precedence. Names are those of Ironic's options.",
+			"request, a template or a runbook take precedence.",
 			stepSettings(&c.Steps)},
 		{"Inspection", "What an inspection changes. Names and meaning are those of Ironic's section `inspector`.",
 			inspectionSettings(&c.Inspection)},
@@ -117,8 +123,7 @@ func (c *Config) sections() []section {
 			{"sign_of_life.networks", &c.SignOfLife.Networks, nil, nil,
 				"Networks (CIDR) in which the sign of life port:NUMBER is tried at addresses that the network_data of a config drive gives. Empty: only at addresses that were leased to the node here, or that its agent connected from."},
 		}},
-		{"Limits", "What is beyond a limit is closed, or answered with 503 and Retry-After. The page on limits has the " +
-			"limits that can't be set, too.", limitSettings(&c.Limits)},
+		{"Limits", "What is beyond a limit is closed, or answered with 503 and Retry-After.", limitSettings(&c.Limits)},
 		{"History", "How much of the past is kept. Requests and reports " +
 			"are counted separately.", historySettings(&c.History)},
 	}
@@ -134,7 +139,7 @@ func apiSettings(a *API) []setting {
 		{"api.public_url", &a.PublicURL, nil, nil,
 			"Address by which clients know the API when a server in front of it encrypts or renames it. Links in answers begin with it. Empty: the header Host of each request, if it names this server."},
 		{"api.host_names", &a.HostNames, nil, nil,
-			"Names and addresses, without ports, by which clients reach this server, besides the known ones: loopback, the addresses and the host name of the machine, and the names in api.tls_cert. Links in answers to a request with another Host begin with the server's address."},
+			"More names and addresses, without ports, by which clients reach this server. Known are loopback, the machine's addresses and host name, and the names in api.tls_cert. With another Host, links in answers begin with the server's address."},
 		{"api.resend_credentials", &a.ResendCredentials, nil, nil,
 			"Require the credentials in the same request when a client changes where stored credentials are sent (the address, port, cipher suite or certificate check of a BMC, a registry, the portal of a volume). Clients without a system role are always asked."},
 		{"api.tls_cert", &a.TLSCert, nil, nil,
@@ -276,11 +281,11 @@ func inspectionSettings(i *Inspection) []setting {
 		{"inspection.extra_hardware_strict", &i.ExtraHardwareStrict, nil, nil,
 			"Drop extra hardware data that is not fully understood."},
 		{"inspection.lldp_timeout", &i.LLDPTimeout, nil, nil,
-			"Time that an inspection waits for an LLDP packet on every link with a carrier, in whole seconds up to 90s. 0s: use what arrived since the agent started."},
+			"Time that an inspection waits for LLDP on links with a carrier, in whole seconds up to 90s. 0s: use what arrived since the agent started."},
 		{"inspection.rules_file", &i.RulesFile, nil, nil,
 			"YAML list of inspection rules of this site. Read at the start; the API can't change them."},
 		{"inspection.mask_secrets", &i.MaskSecrets, "always", oneOf{"always", "never", "sensitive"},
-			"Rules from which passwords in the inventory are hidden. always: from all. never: from none. sensitive: from those that are not marked sensitive."},
+			"Hide passwords in the inventory from rules. always: from all. sensitive: from those that are not marked sensitive."},
 	}
 }
 

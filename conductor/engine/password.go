@@ -27,12 +27,16 @@ const passwordTime = 3 * time.Minute
 // new one is stored beside the present one before it is set, and one of the two is removed only when the other has been
 // proven by a login: whenever this ends early, the next reading of the power finds out which of them is right.
 func (e *Engine) SetControllerPassword(ctx context.Context, ident, password, user string) error {
-	n, d, err := e.driverOf(ctx, ident)
+	n, err := e.db.Node(ctx, ident)
 	if err != nil {
 		return err
 	}
 	if err := e.Here(n); err != nil {
-		return errors.Join(err, d.Close())
+		return err
+	}
+	d, err := e.drivers.Open(n)
+	if err != nil {
+		return err
 	}
 	_, can := power.As[power.PasswordDriver](d)
 	key := d.Key()

@@ -76,14 +76,18 @@ func (e *Engine) driverOf(ctx context.Context, ident string) (*node.Node, power.
 // are not this conductor's are *ElsewhereError.
 func (e *Engine) withDriver(ctx context.Context, ident string,
 	f func(context.Context, *node.Node, power.Driver) error) error {
-	n, d, err := e.driverOf(ctx, ident)
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return err
+	}
+	if err := e.Here(n); err != nil { // first: this conductor may not have the node's hardware type
+		return err
+	}
+	d, err := e.drivers.Open(n)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	if err := e.Here(n); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 	defer cancel()
 	me := "client " + uuid.NewString()

@@ -22,6 +22,7 @@ import (
 // About describes a conductor to the others.
 type About struct {
 	Agents string   `json:"agents"`          // host:port at which agents reach it
+	Peer   string   `json:"peer,omitempty"`  // and other conductors; "": they can't
 	Group  string   `json:"group,omitempty"` // conductor group that it serves; "" is that of nodes without one
 	Types  []string `json:"types"`           // hardware types
 	Weight float64  `json:"weight"`          // share of the nodes, against the others' weights

@@ -299,6 +299,9 @@ func Refusals(r *call.Route) []int {
 		http.StatusServiceUnavailable}
 	if r.Access != call.Public {
 		all = append(all, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests)
+		if r.Method != http.MethodGet && strings.Contains(r.Path, "/nodes/{node}") {
+			all = append(all, http.StatusGatewayTimeout) // the node's owner was asked, and its answer was lost
+		}
 	}
 	if r.Method != http.MethodGet {
 		all = append(all, http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge)

@@ -16,6 +16,9 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 	n := p.Config.Netboot
 	type port struct{ network, address, key string }
 	ports := []port{{"tcp", p.Config.API.Listen, "api.listen"}, {"tcp", p.Config.Agents.Listen, "agents.listen"}}
+	if p.Config.Store.Server() != "" {
+		ports = append(ports, port{"tcp", p.Config.PeerListen(), "peer.listen"})
+	}
 	if p.Address.IsValid() {
 		ports = append(ports,
 			port{"tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(n.HTTPPort)), "netboot.http_port"})

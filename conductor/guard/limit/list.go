@@ -30,6 +30,16 @@ const (
 	StreamTime  = time.Hour      // of a stream of events; then the reader has to authenticate again
 )
 
+// Requests that another conductor passes on.
+const (
+	PeerRequests              = 32              // to one conductor at a time
+	PeerConnections           = 512             // that a conductor has open
+	PeerConnectionsPerAddress = 64              // conductors may share one, as in tests
+	PeerTime                  = 5 * time.Minute // of a request with its answer
+	PeerAnswer                = 8 << 20         // bytes of an answer
+	PeerMessage               = 11 << 20        // of a request or an answer as JSON, which takes a third more
+)
+
 // Bytes of JSON of a resource's attributes. Ironic has columns of 64 KiB for most attributes; where it has larger ones,
 // Ingot has too. A config drive is stored apart from its node.
 const (

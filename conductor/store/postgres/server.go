@@ -89,6 +89,14 @@ func ReadPassword(path string) (string, error) {
 // String names the database without its user: for errors and logs.
 func (s *Server) String() string { return s.name }
 
+// Address is the server's HOST:PORT; "" for a socket of this host.
+func (s *Server) Address() string {
+	if strings.HasPrefix(s.config.Host, "/") {
+		return ""
+	}
+	return net.JoinHostPort(s.config.Host, strconv.Itoa(int(s.config.Port)))
+}
+
 // Database is the name of the database on its server.
 func (s *Server) Database() string { return s.config.Database }
 

@@ -60,7 +60,8 @@ func Start(t testing.TB, addr string, set ...string) *Process {
 	dir := t.TempDir()
 	p := &Process{t: t, URL: "http://" + addr, Agents: kit.FreeAddr(t), Dir: filepath.Join(dir, "data"), Log: &Output{}}
 	args := []string{"--data-dir", p.Dir, "--listen", addr, "--set", "agents.listen=" + p.Agents, "--set",
-		"agents.advertise=" + p.Agents, "--set", "netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
+		"agents.advertise=" + p.Agents, "--set", "peer.listen=127.0.0.1:0", "--set",
+		"netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
 	p.args = args
 	p.Change(set...)
 	p.run()
