@@ -166,6 +166,49 @@ func TestRedirectInMidPlan(t *testing.T) {
 	}
 }
 
+// TestResultAfterTheNodeMoved: a result that comes when the node has just become another conductor's can't be stored
+// here. The agent is sent there, and hands it in there; that is no error.
+func TestResultAfterTheNodeMoved(t *testing.T) {
+	r, o := newRig(t), &owners{}
+	both := peers(r, o, 2)
+	first, second := both[0], both[1]
+	o.set(first.addr)
+	n, a := r.boot("one")
+	a.Addr = first.addr
+	release, started := make(chan struct{}), make(chan struct{}, 9)
+	a.Steps = map[string]agentstest.StepFunc{
+		"slow": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
+			started <- struct{}{}
+			<-release
+			return json.RawMessage(`{}`), nil
+		},
+	}
+	run(t, a)
+	wait(t, "a session", func() bool { return first.brain.upCount() == 1 })
+	plan := node.Plan{ID: "p1", Generation: r.node(n.UUID).Boot.Generation, Phase: node.PhaseDeploy,
+		Steps: []node.PlanStep{{Interface: "deploy", Name: "slow"}}}
+	if err := first.SendPlan(t.Context(), n.UUID, plan); err != nil {
+		t.Fatal(err)
+	}
+	<-started
+	wait(t, "the step's begin", func() bool { return r.node(n.UUID).Boot.AckedSeq == 1 })
+	first.brain.get(func() bool { first.brain.fail = errors.New("the node belongs to another"); return true })
+	o.set(second.addr)
+	close(release)
+	wait(t, "all results", func() bool { return a.Unacked() == 0 && r.node(n.UUID).Boot.AckedSeq == 3 })
+	second.brain.get(func() bool {
+		if len(second.brain.events) != 2 || len(second.brain.ups) != 1 {
+			t.Errorf("the new owner has %d results in %d sessions", len(second.brain.events), len(second.brain.ups))
+		}
+		return true
+	})
+	first.stop()
+	if log := first.log.String(); strings.Contains(log, "level=ERROR") || !strings.Contains(log, "agent redirected") ||
+		len(first.brain.lost) > 0 {
+		t.Errorf("%d losses, and the log of the former owner:\n%s", len(first.brain.lost), log)
+	}
+}
+
 // run runs an agent until the end of the test.
 func run(t *testing.T, a *agentstest.Agent) {
 	t.Helper()

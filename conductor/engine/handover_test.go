@@ -62,8 +62,11 @@ func TestHandOver(t *testing.T) {
 	}
 	checkDeployed(t, m, 1)
 	m.mu.Lock()
-	plans := len(m.plansTaken) - before
+	plans, redirects := len(m.plansTaken)-before, m.redirects
 	m.mu.Unlock()
+	if redirects != 1 {
+		t.Errorf("the agent was sent to the new owner %d times, want once", redirects)
+	}
 	if plans != 1 {
 		t.Errorf("the agent got %d plans, want one", plans)
 	}

@@ -484,6 +484,11 @@ func (l link) Power(_ context.Context, id string, action node.PowerAction) error
 }
 
 func (l link) Redirect(_ context.Context, id string) error {
+	if a, err := l.agent(id); err == nil {
+		a.m.mu.Lock()
+		a.m.redirects++
+		a.m.mu.Unlock()
+	}
 	l.CloseSession(id) // its agent finds its way
 	return nil
 }

@@ -91,6 +91,7 @@ type machine struct {
 	agent      *agent
 	plansTaken []node.Plan
 	cancels    int           // of plans
+	redirects  int           // of its agent
 	lost       time.Duration // how long ago its agent, when its session ends, is said to have been lost
 	runs       []string      // steps of script that ran
 }

@@ -61,7 +61,7 @@ descriptor for its controller and one for its agent (ulimit -n).`,
 		opt("fail", &r.Rates.Fail, "rate of power actions after which a controller is busy or silent for a while"),
 		opt("slow", &r.Rates.Slow, "share of controllers that take a fortieth of --trouble for each answer"),
 		opt("trouble", &r.Trouble, "time that a controller lies or is out of order"),
-		opt("boot-url", &r.BootURL, "ingotd's HTTP server for booting machines").freeText(),
+		opt("boot-url", &r.BootURL, "ingotd's HTTP server for booting machines; of several conductors all, separated by commas").freeText(),
 		opt("prepare", &r.prepare, "write the configuration and the ramdisk of an ingotd into this folder, and end"),
 		opt("verbose", &r.verbose, "say what fails"),
 	}, func(ctx context.Context, c *client.Client, _ []string) error {

@@ -179,7 +179,12 @@ func (r *Reader) Next(ctx context.Context) (events []node.Event, gap *Gap, err e
 	case closed:
 		return nil, nil, ErrClosed
 	case r.after > last:
-		// The reader comes from another life: the database was replaced by an older one.
+		// The reader comes from another conductor, which knew of later events already, or from another life: the
+		// database was replaced by an older one.
+		its, err := r.h.log.Events(ctx, r.after-1, 1)
+		if err != nil || len(its) > 0 && its[0].ID == r.after {
+			return nil, nil, err
+		}
 		gap = &Gap{From: last + 1, To: r.after}
 		r.after = last
 		return nil, gap, nil

@@ -118,12 +118,22 @@ func TestGaps(t *testing.T) {
 	if ids, gaps = readAll(t, r); len(ids) != 0 || len(gaps) != 1 || r.After() != 10 {
 		t.Errorf("of a database that was replaced: ids %v, gaps %v, goes on after %d", ids, gaps, r.After())
 	}
+	m.first = 0
+	m.events = append(m.events, node.Event{ID: 11}, node.Event{ID: 12}) // by another program, and not yet known here
+	r = follow(t, h, 12)
+	if ids, gaps = readAll(t, r); len(ids) != 0 || len(gaps) != 0 || r.After() != 12 {
+		t.Errorf("ahead of what is known here: ids %v, gaps %v, goes on after %d", ids, gaps, r.After())
+	}
+	m.add(h, 1)
+	if ids, gaps = readAll(t, r); len(ids) != 1 || ids[0] != 13 || len(gaps) != 0 {
+		t.Errorf("later: ids %v, gaps %v", ids, gaps)
+	}
 	m.err = errors.New("disk on fire")
 	if _, _, err := follow(t, h, 1).Next(context.Background()); !errors.Is(err, m.err) {
 		t.Errorf("Next = %v, want the log's error", err)
 	}
 	h.Start(5)
-	if h.Last() != 10 {
+	if h.Last() != 13 {
 		t.Errorf("Last = %d", h.Last())
 	}
 }

@@ -76,8 +76,10 @@ func (b *boot) run(ctx context.Context) {
 // empty when the script sends the machine to its disk.
 func (b *boot) script(ctx context.Context) (line string, err error) {
 	q := url.Values{"mac": {b.m.MAC}, "uuid": {b.m.UUID.String()}}
-	for logged := ""; ; {
-		text, err := fetch(ctx, b.m.f.http, b.m.f.o.BootURL+"/boot.ipxe?"+q.Encode())
+	servers := strings.Split(b.m.f.o.BootURL, ",")
+	logged := ""
+	for i := b.m.number; ; i++ {
+		text, err := fetch(ctx, b.m.f.http, servers[i%len(servers)]+"/boot.ipxe?"+q.Encode())
 		if err == nil {
 			for l := range strings.Lines(text) {
 				if strings.HasPrefix(l, "kernel ") {

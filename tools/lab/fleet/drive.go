@@ -185,7 +185,7 @@ func (d *Driver) moved(uuid, state string) {
 			m.failures++
 			d.log.Warn("work on a node failed", "node", m.name, "state", state)
 		}
-		m.inspected = m.inspected || m.state == "inspecting" && state == "manageable"
+		m.inspected = m.inspected || (m.state == "inspecting" || m.state == "inspect wait") && state == "manageable"
 		m.state, m.moved = state, time.Now()
 	}
 	if m.asking {

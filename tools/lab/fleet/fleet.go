@@ -47,8 +47,12 @@ const Port = 6230
 type Options struct {
 	Nodes int    // number of machines, 1 to Most
 	Seed  uint64 // of all that is drawn
-	// BootURL is ingotd's HTTP server for booting machines, such as http://127.0.0.1:8080.
+	// BootURL is ingotd's HTTP server for booting machines, such as http://127.0.0.1:8080; of several conductors all,
+	// separated by commas: machines begin with another one each, and ask the next one while there is no answer.
 	BootURL string
+	// Network is the second byte of the machines' addresses in 127.0.0.0/8; zero: 77. Another lets two fleets run on a
+	// host.
+	Network byte
 	Boot    time.Duration // time from power-on to the first sign of what is booted; zero: 45 s
 	Write   time.Duration // time that write_image takes; zero: one minute
 	Step    time.Duration // time of each other step; zero: 5 s
@@ -79,6 +83,7 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	if err := o.Rates.check(); err != nil {
 		return nil, err
 	}
+	o.Network = cmp.Or(o.Network, 77)
 	o.Boot = cmp.Or(o.Boot, 45*time.Second)
 	o.Write = cmp.Or(o.Write, time.Minute)
 	o.Step = cmp.Or(o.Step, 5*time.Second)
@@ -104,9 +109,9 @@ func (f *Fleet) machine(i int) (*Machine, error) {
 		id[k] = byte(rng.Uint32())
 	}
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-	m := &Machine{f: f, rng: rng, Name: fmt.Sprintf("fleet-%05d", i), UUID: id,
+	m := &Machine{number: i, f: f, rng: rng, Name: fmt.Sprintf("fleet-%05d", i), UUID: id,
 		MAC:  fmt.Sprintf("02:f1:ee:%02x:%02x:%02x", byte(i>>16), byte(i>>8), byte(i)),
-		Addr: netip.AddrFrom4([4]byte{127, byte(77 + i/62500), byte(i / 250 % 250), byte(i%250 + 1)})}
+		Addr: netip.AddrFrom4([4]byte{127, f.o.Network, byte(i / 250), byte(i%250 + 1)})}
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.Addr, Port)))
 	if err != nil {
 		return nil, fmt.Errorf("start the controller of %s (a fleet of %d needs as many open files: see ulimit -n): %w",

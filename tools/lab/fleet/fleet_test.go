@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -16,6 +17,9 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
+
+// network is of this process alone: other tests of this host may run fleets, too.
+var network = byte(80 + os.Getpid()%170)
 
 // conductor is an ingotd for a fleet.
 type conductor struct {
@@ -58,6 +62,7 @@ func start(t *testing.T, settings map[string]map[string]any) conductor {
 func drive(t *testing.T, c conductor, o fleet.Options, tries int) (*fleet.Fleet, *fleet.Driver) {
 	t.Helper()
 	o.BootURL, o.Boot, o.Write, o.Step = c.boot, 200*time.Millisecond, 500*time.Millisecond, 20*time.Millisecond
+	o.Network = network
 	f, err := fleet.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +134,7 @@ func TestFaults(t *testing.T) {
 // TestSameSeedSameMachines: a fleet is made of its seed.
 func TestSameSeedSameMachines(t *testing.T) {
 	ids := func(seed uint64) (all []string) {
-		f, err := fleet.Start(t.Context(), fleet.Options{Nodes: 3, Seed: seed})
+		f, err := fleet.Start(t.Context(), fleet.Options{Nodes: 3, Seed: seed, Network: network})
 		if err != nil {
 			t.Fatal(err)
 		}

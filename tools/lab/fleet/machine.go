@@ -19,9 +19,10 @@ type Machine struct {
 	UUID uuid.UUID
 	Addr netip.Addr // of its controller and of its agent
 
-	f    *Fleet
-	bmc  *bmc.BMC
-	take func() bmc.Boot
+	number int
+	f      *Fleet
+	bmc    *bmc.BMC
+	take   func() bmc.Boot
 	// delay of each answer of its controller
 	delay time.Duration
 
