@@ -127,6 +127,9 @@ func (r *rolled) start(t *testing.T, program string) {
 	ingotd.Wait(t, r.name+" answers", func() bool {
 		resp, err := http.Get("http://" + r.api + "/ingot/v1/health")
 		if err != nil {
+			if syscall.Kill(r.cmd.Process.Pid, 0) != nil {
+				t.Fatalf("%s has ended", r.name)
+			}
 			return false
 		}
 		resp.Body.Close()
@@ -196,6 +199,7 @@ func threeForAFleet(t *testing.T, dbURL string) (all []*rolled) {
 				"hardware": {"enabled_types": []string{"ipmi", "fake-hardware"}},
 				"deploy":   {"fast_track": true},
 				"power":    {"sync_interval": "2s"},
+				"peer":     {"listen": "127.0.0.1:0"},
 			}}).Write(); err != nil {
 			t.Fatal(err)
 		}
