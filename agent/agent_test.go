@@ -402,6 +402,7 @@ func TestTrust(t *testing.T) {
 		"another CA":                 {pin, stranger, false},
 		"our CA beside a stranger":   {pin, append(stranger[:1:1], ours.cert), false},
 		"an agent as server":         {pin, chain(ours.server(t, x509.ExtKeyUsageClientAuth)), false},
+		"a conductor's for others":   {pin, chain(ours.server(t, towardsConductors)), false},
 		"no pin":                     {trust{}, server, false},
 		"the CA that follows":        {trust{pin: sha256.Sum256(foreign.cert.Raw), next: pin.pin}, server, true},
 		"the CA before it":           {trust{pin: pin.pin, next: sha256.Sum256(foreign.cert.Raw)}, server, true},

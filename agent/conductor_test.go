@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"io"
 	"log/slog"
@@ -55,10 +56,16 @@ func newAuthority(t *testing.T, now time.Time) *authority {
 	return a
 }
 
+// towardsConductors stands for a usage of no agent and no server, which conductors have among themselves.
+const towardsConductors x509.ExtKeyUsage = -1
+
 func (a *authority) issue(pub any, usage x509.ExtKeyUsage) []byte {
 	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "x"}, NotBefore: a.now,
 		NotAfter: a.now.AddDate(1, 0, 0), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{usage}}
+	if usage == towardsConductors {
+		tmpl.ExtKeyUsage, tmpl.UnknownExtKeyUsage = nil, []asn1.ObjectIdentifier{{2, 25, 1768843124}}
+	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, pub, a.key)
 	if err != nil {
 		panic(err)

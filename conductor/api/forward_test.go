@@ -59,7 +59,8 @@ func TestForwardedToTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := func(name string) Config {
-		return Config{Hostname: name, MaxVersion: rest.NewestVersion, Hardware: fakeHardware(), Authenticate: by}
+		return Config{Hostname: name, MaxVersion: rest.NewestVersion, Hardware: fakeHardware(), Authenticate: by,
+			HostNames: []string{"other.example", "ingot.example"}}
 	}
 	owner := newServer(t, f.st, instant{f.st}, config("c2"), lines)
 	way := &hop{to: owner.Server}
@@ -71,6 +72,7 @@ func TestForwardedToTheOwner(t *testing.T) {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Header.Set(rest.VersionHeader, rest.NewestVersion.String())
 		r.Header.Set("X-Role", "admin")
+		r.Host = "ingot.example" // which links in answers begin with
 		for i := 0; i < len(headers); i += 2 {
 			r.Header.Set(headers[i], headers[i+1])
 		}

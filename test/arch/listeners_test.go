@@ -22,8 +22,8 @@ var listeners = map[string][]string{
 		"conductor/app.TestInheritedOnlyWhenMeantForUs"},
 	`conductor/app: net.Listen("tcp", cfg.Agents.Listen)`: {"test/attack.TestStrangersToAgentsListener",
 		"test/attack.TestConnectionsPerAddress", "test/attack.TestAgentOfAnotherNode"},
-	`conductor/app: net.Listen("tcp", cfg.PeerListen())`: {"conductor/peer.TestStrangersAreNotAnswered",
-		"conductor/peer.TestMessages"},
+	`conductor/app: net.Listen("tcp", cfg.PeerListen())`: {"test/attack.TestStrangersToConductorsListener",
+		"conductor/peer.TestStrangersAreNotAnswered", "conductor/peer.TestMessages"},
 	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort)))`: {
 		"test/attack.TestConfigDriveOfAKnownMAC",
 		"test/attack.TestBootHTTP"},
