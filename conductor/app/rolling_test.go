@@ -449,6 +449,10 @@ func turnOf(ctx context.Context, c *client.Client, name string) error {
 	}
 	for _, step := range [][2]string{{"manage", "manageable"}, {"provide", "available"}, {"active", "active"},
 		{"deleted", "available"}} {
+		// What asks the machine goes to the node's owner, through any conductor.
+		if err := c.SetBootDevice(ctx, name, "pxe", false); err != nil {
+			return fmt.Errorf("set the boot device of %s: %w", name, err)
+		}
 		value := any(step[0])
 		if _, err := c.UpdateNode(ctx, name,
 			[]rest.Operation{{Op: "add", Path: "/extra/step", Value: &value}}); err != nil {
@@ -464,7 +468,8 @@ func turnOf(ctx context.Context, c *client.Client, name string) error {
 		if err := c.Provision(ctx, name, client.ProvisionRequest{Target: step[0]}); err != nil {
 			return fmt.Errorf("%s %s: %w", step[0], name, err)
 		}
-		if _, err := waitFor(ctx, c, name, step[1], 10*time.Second); err != nil {
+		// Work whose wake-up was lost would be found after a minute.
+		if _, err := waitFor(ctx, c, name, step[1], 30*time.Second); err != nil {
 			return err
 		}
 	}

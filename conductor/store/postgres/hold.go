@@ -69,6 +69,10 @@ const lockTimeout = "55P03"
 // channel of wake-ups.
 const channel = "ingot"
 
+// changedWord is the wake-up that says that a conductor has joined, has another state or description, or is gone. Until
+// the others have read that, they do not agree whose a node is to be that no conductor owns.
+const changedWord = "conductors"
+
 // Member is a conductor of the database as it was seen last.
 type Member struct {
 	Name             string
@@ -225,6 +229,9 @@ func (h *Hold) join(ctx context.Context) (err error) {
 		ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, state = excluded.state, beat = 0,
 			changed = excluded.changed, joined_at = excluded.joined_at, seen_at = excluded.seen_at, doc = excluded.doc
 		RETURNING epoch`, h.Name).Scan(&epoch); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, changedWord); err != nil {
 		return err
 	}
 	rows, err := readRows(ctx, tx)
@@ -401,6 +408,9 @@ func (h *Hold) alive(ctx context.Context) error {
 				}
 				break
 			}
+			if n.Payload == changedWord {
+				break // the beat reads what has changed
+			}
 			h.hear(n)
 		}
 		cancel()
@@ -491,7 +501,10 @@ func (h *Hold) set(ctx context.Context, c *pgx.Conn, state string, epoch int64, 
 		tag, err := tx.Exec(ctx, `UPDATE conductors SET state = $1, doc = COALESCE($4, doc),
 				changed = (SELECT MAX(changed) + 1 FROM conductors)
 			WHERE epoch = $2 AND (beat = $3 OR $3 IS NULL) AND state <> '`+Gone+`'`, state, epoch, beat, doc)
-		changed = tag.RowsAffected()
+		if changed = tag.RowsAffected(); err != nil || changed == 0 {
+			return err
+		}
+		_, err = tx.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, changedWord)
 		return err
 	})
 	return changed, err

@@ -201,6 +201,31 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestChangesAreHeard: that a conductor joins, drains or is gone is known to the others before their next beat.
+func TestChangesAreHeard(t *testing.T) {
+	w := newWorld(t)
+	const lease = 10 * time.Minute // with a beat every two
+	first := w.join(t, "c1", lease)
+	state := func() string {
+		for _, m := range first.Members() {
+			if m.Name == "c2" {
+				return m.State
+			}
+		}
+		return ""
+	}
+	second := w.join(t, "c2", lease)
+	until(t, "it is not heard that one joined", func() bool { return state() == Up })
+	if err := second.Describe(t.Context(), Draining, "the second"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is not heard that one drains", func() bool { return state() == Draining })
+	if err := second.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is not heard that one is gone", func() bool { return state() == Gone })
+}
+
 func until(t *testing.T, otherwise string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(10 * time.Millisecond) {
