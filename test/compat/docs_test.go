@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/openstack"
+	"github.com/ingot-metal/ingot/test/kit/pgserver"
 )
 
 // block is a block of shell commands in a page of the documentation.
@@ -47,13 +49,31 @@ func TestShellBlocks(t *testing.T) {
 		}
 		ran++
 		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
-			p := ingotd.Start(t, kit.FreeAddr(t))
+			p := ingotd.Start(t, kit.FreeAddr(t), settings(t, page)...)
 			run(t, page, blocks, shell(t, client, p), p.URL)
 		})
 	}
 	if ran < 8 {
 		t.Errorf("blocks of %d pages were run; does this test still find them?", ran)
 	}
+}
+
+// settings returns those of the conductor beside which a page's blocks are run. That of upgrades is one of two, which
+// share a database of PostgreSQL.
+func settings(t *testing.T, page string) []string {
+	t.Helper()
+	if filepath.Base(page) != "upgrade.md" {
+		return nil
+	}
+	_, url := pgserver.New(t).Database(t)
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte(pgserver.Password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set := []string{"store.url=" + url, "store.password_file=" + password,
+		"store.key=" + base64.StdEncoding.EncodeToString(make([]byte, 32))}
+	ingotd.Start(t, kit.FreeAddr(t), append(set, "hostname=n2")...)
+	return append(set, "hostname=n1")
 }
 
 // TestWrongBlocksAreFound: what a page may not say is found.
