@@ -89,7 +89,8 @@ func TestAtAnotherConductor(t *testing.T) {
 	for _, rt := range (&Server{}).table() {
 		_, below, ok := strings.Cut(rt.Path, "/nodes/{node}/")
 		if !ok || !slices.ContainsFunc([]string{"management/boot_device", "management/indic", "management/inject",
-			"vmedia", "states/con", "states/boot", "states/sec", "vendor_passthru", "network_reset", "controller_pass"},
+			"vmedia", "states/con", "states/boot", "states/sec", "vendor_passthru", "network_reset",
+			"controller_pass", "logs"},
 			func(p string) bool { return strings.HasPrefix(below, p) }) ||
 			strings.HasSuffix(below, "/methods") || strings.HasSuffix(below, "/supported") {
 			continue

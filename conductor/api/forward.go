@@ -39,6 +39,23 @@ func (s *Server) logger(r *http.Request) func(text string, args ...any) {
 	return s.log.Info
 }
 
+// elsewhere answers a request whose node another conductor owns. Unless asks, that is not asked: it was the last hop.
+// less is the answer without it, where there is one.
+func (s *Server) elsewhere(ctx context.Context, c *call.Call, to *engine.ElsewhereError, id string, body []byte,
+	asks bool, less *call.Reply) (*call.Reply, *rest.Error) {
+	answer := s.translate(to, c, id)
+	if asks {
+		var rep *call.Reply
+		if rep, answer = s.forward(ctx, c, to, id, body); answer == nil {
+			return rep, nil
+		}
+	}
+	if less != nil {
+		return less, nil
+	}
+	return nil, answer
+}
+
 // forward has the owner of a node answer a request; body is as it came.
 func (s *Server) forward(ctx context.Context, c *call.Call, to *engine.ElsewhereError, id string,
 	body []byte) (*call.Reply, *rest.Error) {

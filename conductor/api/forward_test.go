@@ -189,6 +189,33 @@ func TestOneHop(t *testing.T) {
 	}
 }
 
+// TestProgressElsewhere: how far work is, its owner knows; where that can't be asked, the rest is the answer.
+func TestProgressElsewhere(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "idle"},
+		node.Node{Name: "n", Provision: node.Deploying, Job: &node.Job{PlanID: "plan", Phase: node.PhaseDeploy}})
+	conf := Config{Hostname: "c2", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}
+	owner := newServer(t, f.st, instant{f.st}, conf, nil)
+	way := &hop{to: owner.Server}
+	conf.Forward = way
+	first := newServer(t, f.st, away{instant{f.st}, &engine.ElsewhereError{Node: "n", Conductor: "c2"}}, conf, nil)
+	for _, tt := range []struct {
+		name    string
+		err     error
+		sent    int
+		running bool
+	}{
+		{"n", nil, 1, true}, {"n", &peer.Error{Conductor: "c2", Err: errors.New("x")}, 1, false},
+		{"n", peer.ErrNoAddress, 1, false}, {"idle", nil, 0, false},
+	} {
+		way.sent, way.err = nil, tt.err
+		w := httptest.NewRecorder()
+		first.ServeHTTP(w, httptest.NewRequest("GET", "/ingot/v1/nodes/"+tt.name+"/progress", nil))
+		if w.Code != 200 || len(way.sent) != tt.sent || strings.Contains(w.Body.String(), `"bytes":10`) != tt.running {
+			t.Errorf("%s with %v = %d %s, forwarded %d times", tt.name, tt.err, w.Code, w.Body, len(way.sent))
+		}
+	}
+}
+
 // TestForgedOrigin: nothing that a client of the API sends is taken for what a conductor says.
 func TestForgedOrigin(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Available})

@@ -452,8 +452,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string,
 		c.Body, _ = decode(raw) // again, because a handler may have changed its copy; decoding succeeded before
 		rep, elsewhere, answer = s.attempt(ctx, rt, c, id, tags)
 	}
-	if elsewhere != nil && from == nil && !rt.Form && !rt.Parts {
-		rep, answer = s.forward(ctx, c, elsewhere, id, sent)
+	if elsewhere != nil {
+		asks := from == nil && !rt.Form && !rt.Parts // with a body that was read here
+		rep, answer = s.elsewhere(ctx, c, elsewhere, id, sent, asks, rep)
 	}
 	if c.User != "" && r.Method != http.MethodGet {
 		status := 0
@@ -509,7 +510,11 @@ func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id s
 	if err != nil {
 		var elsewhere *engine.ElsewhereError
 		errors.As(err, &elsewhere)
-		return nil, elsewhere, s.translate(err, c, id)
+		rep = nil // some handlers have made it before they knew
+		if lesser := (*call.LesserError)(nil); errors.As(err, &lesser) {
+			rep = lesser.Reply
+		}
+		return rep, elsewhere, s.translate(err, c, id)
 	}
 	return rep, nil, nil
 }

@@ -22,6 +22,17 @@ type Reply struct {
 	Challenge string
 }
 
+// LesserError is an error that has an answer all the same, which lacks something: where the conductor that could give
+// the whole can't be asked, it is sent.
+type LesserError struct {
+	Err   error
+	Reply *Reply
+}
+
+func (e *LesserError) Error() string { return e.Err.Error() }
+
+func (e *LesserError) Unwrap() error { return e.Err }
+
 // UpdatedAt returns t, or null when the object was not changed after its creation: both times of a new object are the
 // same.
 func UpdatedAt(t, created time.Time) rest.NullTime {

@@ -42,6 +42,7 @@ type machines interface {
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
 	ResetNetwork(ctx context.Context, ident, user string) error
 	SetControllerPassword(ctx context.Context, ident, password, user string) error
+	Here(n *node.Node) error
 }
 
 // Config is the configuration of Handlers.

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/trace"
@@ -58,11 +60,15 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call, n *node.Node) 
 	if v.Insides || n.Past[node.PhaseDeploy] != nil && v.Sees(n.Past[node.PhaseDeploy].StartedAt) {
 		out.DeployedBy = rest.Null(n.DeployedBy)
 	}
+	rep := &call.Reply{Status: http.StatusOK, Body: &out}
+	if other := (*engine.ElsewhereError)(nil); out.Job != nil && errors.As(s.engine.Here(n), &other) {
+		return nil, &call.LesserError{Err: other, Reply: rep} // its owner knows how far the work is
+	}
 	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) && out.Job != nil {
 		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate,
 			At: rest.NullTime{Time: p.At}, Items: showItems(p.Items, v)}
 	}
-	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+	return rep, nil
 }
 
 // current reports whether a progress is of the plan that the job runs, and not one left over from before.
@@ -119,6 +125,9 @@ func (s *Handlers) getLogs(ctx context.Context, c *call.Call) (*call.Reply, erro
 	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.engine.Here(n); err != nil { // its agent sends them to the owner
 		return nil, err
 	}
 	out := rest.Logs{NodeUUID: n.UUID, Lines: []rest.LogLine{}, Next: after}
