@@ -115,7 +115,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	if s.store.Fault() != nil {
 		s.log.Debug("a request failed on a database that is lost or damaged", "method", c.Request.Method, "path", c.Request.URL.Path,
 			"request", id, "err", err)
-		return rest.Fault(http.StatusServiceUnavailable, "%s", own.Damaged)
+		return own.Faulty(s.store.Fault())
 	}
 	if errors.Is(err, store.ErrFull) {
 		e := rest.Fault(http.StatusServiceUnavailable,

@@ -2,20 +2,32 @@ package own
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// Damaged is the answer to callers while the database is damaged, or lost to this ingotd. The log says what has
-// happened.
-const Damaged = "The server's database is damaged or taken by another server: nothing is changed and no machine is acted on before its administrator has seen to it."
+// Faulty is the answer to callers while the database is damaged, or lost to this ingotd. The log says what has
+// happened. One that is lost has become another conductor's.
+func Faulty(fault error) *rest.Error {
+	if errors.Is(fault, store.ErrLost) {
+		e := rest.Fault(http.StatusServiceUnavailable,
+			"This server has lost its database to another one, and changes nothing more: send the request to that one, or try again once this one was restarted.")
+		e.RetryAfter = 5 * time.Second
+		return e
+	}
+	return rest.Fault(http.StatusServiceUnavailable,
+		"The server's database is damaged: nothing is changed and no machine is acted on before its administrator has seen to it.")
+}
 
 // getHealth answers those who watch over the conductor, and says no more than they need.
 func (s *Handlers) getHealth(context.Context, *call.Call) (*call.Reply, error) {
-	if s.store.Fault() != nil {
-		return nil, rest.Fault(http.StatusServiceUnavailable, "%s", Damaged)
+	if fault := s.store.Fault(); fault != nil {
+		return nil, Faulty(fault)
 	}
 	if s.cfg.Leaving != nil {
 		if why := s.cfg.Leaving(); why != "" {
