@@ -21,6 +21,9 @@ func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
 		return nil
 	}
 	busy := func() error { return &LockedError{nodeUUID, e.cfg.Hostname, "it is being worked on"} }
+	if e.watches.Reads(nodeUUID) { // what the console says while the node changes hands would be lost
+		return &LockedError{nodeUUID, e.cfg.Hostname, "its console is read for a sign of life of its system"}
+	}
 	if !e.queue.Take(nodeUUID) {
 		return busy()
 	}

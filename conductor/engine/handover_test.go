@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/start"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -92,6 +93,30 @@ func TestHandOver(t *testing.T) {
 	c1.eng.Wake(m.id)
 	w.until(m, "off at c1", func(n *node.Node) bool {
 		return n.Job == nil && n.Power == string(power.Off) && n.Conductor == "c1"
+	})
+}
+
+// TestHandOverWhileAConsoleIsRead: a node whose system is to show itself on the console stays until that is over: what
+// the console says meanwhile would be lost, and the deployment fail.
+func TestHandOverWhileAConsoleIsRead(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig(start.Kexec, "console:never")
+	f := newFleet("c1", "c2")
+	w.cfg.Conductors = f.of("c1")
+	w.cond = w.start(nil)
+	m := available(t, w, "n1")
+	w.must(m, node.Deploy)
+	w.until(m, "the wait", func(n *node.Node) bool { return n.Job != nil && n.Job.Note == "sign" })
+	f.drain("c1")
+	f.placed(func(*node.Node) string { return "c2" })
+	if l, err := w.cond.eng.HandAway(t.Context(), m.id); err != nil || l == nil || l.Nowhere ||
+		!strings.Contains(l.Why, "its console is read") {
+		t.Errorf("handing it away = %+v, %v", l, err)
+	}
+	w.must(m, node.Delete)
+	w.until(m, "at c2", func(n *node.Node) bool {
+		l, err := w.cond.eng.HandAway(t.Context(), m.id)
+		return err == nil && l == nil && n.Conductor == "c2"
 	})
 }
 

@@ -39,6 +39,7 @@ type Watches struct {
 type one struct {
 	job    string
 	dhcp   bool
+	reads  bool                        // a console
 	knocks bool                        // tries ports
 	begin  func(func(context.Context)) // something that watches, until stop
 	stop   context.CancelFunc
@@ -87,7 +88,8 @@ func (ws *Watches) Begin(ctx context.Context, id, job string, signs []signoflife
 		w = nil
 	}
 	if w == nil {
-		w = &one{job: job, dhcp: signoflife.Has(signs, signoflife.DHCP)}
+		w = &one{job: job, dhcp: signoflife.Has(signs, signoflife.DHCP),
+			reads: signoflife.Has(signs, signoflife.Console)}
 		wctx, stop := context.WithCancel(ctx)
 		w.begin, w.stop = func(f func(context.Context)) { ws.work.Go(func() { f(wctx) }) }, stop
 		ws.of[id] = w
@@ -108,6 +110,14 @@ func (ws *Watches) Begin(ctx context.Context, id, job string, signs []signoflife
 		}
 	}
 	return nil
+}
+
+// Reads reports whether a node's console is read, which says a thing once.
+func (ws *Watches) Reads(id string) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w := ws.of[id]
+	return w != nil && w.reads
 }
 
 // End ends watching a node.

@@ -90,6 +90,14 @@ func TestConsole(t *testing.T) {
 		t.Errorf("found %q, want %q", got, want)
 	}
 	ws.Wait() // nothing waits for it, so all has ended
+	if ws.Reads("u") {
+		t.Error("the console counts as read after the end")
+	}
+	for sign, reads := range map[string]bool{"console:never": true, "dhcp": false} {
+		if ws, _ := begin(t, sign); ws.Reads("u") != reads || ws.Reads("other") {
+			t.Errorf("with %s the console counts as read: %v, want %v", sign, !reads, reads)
+		}
+	}
 }
 
 // TestDHCP: the node's own port counts, while its job is watched, and no other.
