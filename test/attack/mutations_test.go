@@ -6,11 +6,16 @@ var kinds = []string{
 	"values in errors", "lookup", "config drives", "tenancy", "stored passwords", "Host", "fetching for users",
 	"bodies and connections", "growing nodes", "TFTP and DHCP", "guessed passwords", "audit trail", "hostile peers",
 	"damaged database", "open keys", "shortages", "impossible deployments", "terminals", "rotations", "doctor",
+	"conductors",
 }
 
 var mutations = []mutation{
-	{"strangers", "conductor/api/server.go", `if missing != nil || rt.Access != call.Public {`, `if false {`,
+	{"strangers", "conductor/api/server.go", `case missing != nil || rt.Access != call.Public:`, `case false:`,
 		"test/attack:TestStrangers", "want 401"},
+	{"conductors", "conductor/peer/identity.go",
+		`len(leaf.ExtKeyUsage) > 0 || !slices.ContainsFunc(leaf.UnknownExtKeyUsage, usage.Equal) ||`,
+		`slices.Contains(leaf.DNSNames, "x") ||`, "test/attack:TestStrangersToConductorsListener",
+		"with the certificate"},
 	{"tenancy", "conductor/access/actor.go", `return a.May(NodeGet, Of(n)) }`, `return true }`,
 		"test/attack:TestLease", "want 404"},
 	{"values in errors", "conductor/rest/patch.go", `not found in %s", key, pointer(keys[:depth]))`,
@@ -64,7 +69,7 @@ var mutations = []mutation{
 	{"bodies and connections", "conductor/guard/limit/listener.go", `(!counted || l.open[at] < l.limit.PerAddress)`,
 		`(counted || true)`, "test/attack:TestConnectionsPerAddress", "connection 17 of an address is open"},
 	{"bodies and connections", "conductor/agents/listen.go", `grpc.MaxRecvMsgSize(limit.EnrollMessage),`,
-		`grpc.MaxRecvMsgSize(maxMessage),`, "test/attack:TestStrangersToAgentsListener", "an enrolment of 65 KiB"},
+		`grpc.MaxRecvMsgSize(limit.AgentMessage),`, "test/attack:TestStrangersToAgentsListener", "an enrolment of 65 KiB"},
 	{"bodies and connections", "conductor/api/server.go", `case values > limit.Values:`, `case false:`,
 		"test/attack:TestManyValues", "want 413"},
 	{"bodies and connections", "conductor/guard/limit/body.go", `if b.used[who]+n > most || b.used`, `_ = most; if b.used`,
