@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
 )
 
 // away is an engine whose nodes are all another conductor's, or that may not act.
@@ -80,6 +82,15 @@ func TestAtAnotherConductor(t *testing.T) {
 		w, said = answer(method, path, body, &engine.LapsedError{Err: context.DeadlineExceeded})
 		if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(said, "may not act") {
 			t.Errorf("%s %s at a conductor that may not act = %d %q", method, path, w.Code, said)
+		}
+	}
+	// A connection that was cut says nothing of what a write did before.
+	for method, claims := range map[string]bool{"GET": true, "PUT": false} {
+		w, said := answer(method, "/v1/nodes/n/management/boot_device", `{"boot_device": "pxe"}`,
+			fmt.Errorf("node n: %w", store.ErrCut))
+		if w.Code != 503 || w.Header().Get("Retry-After") != "5" ||
+			strings.Contains(said, "nothing was changed") != claims {
+			t.Errorf("%s on a connection that was cut = %d %q", method, w.Code, said)
 		}
 	}
 	if now, err := f.st.Node(t.Context(), "n"); err != nil || now.Version != n.Version {

@@ -106,9 +106,13 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	if errors.Is(err, store.ErrText) {
 		return rest.BadRequest("%s", "A text holds the character U+0000, which the server's database can't keep: leave it out.")
 	}
-	if errors.Is(err, store.ErrAway) || s.store.Away() != nil {
-		e := rest.Fault(http.StatusServiceUnavailable,
-			"The server can't reach its database, and nothing was changed. Try again.")
+	away := errors.Is(err, store.ErrAway)
+	if cut := !away && errors.Is(err, store.ErrCut); cut || away || s.store.Away() != nil {
+		what := "The server can't reach its database, and nothing was changed. Try again."
+		if cut && c.Request.Method != http.MethodGet && c.Request.Method != http.MethodHead {
+			what = "The server lost the connection to its database before it could answer: read what became of the request, and try again."
+		}
+		e := rest.Fault(http.StatusServiceUnavailable, "%s", what)
 		e.RetryAfter = 5 * time.Second
 		return e
 	}

@@ -324,7 +324,7 @@ const never = turn.Never
 // look does the work that is due on a node, and returns after how long to look again.
 func (e *Engine) look(ctx context.Context, id string) time.Duration {
 	log := e.log.With("node", id)
-	after, err := e.advance(ctx, id)
+	after, err := e.advance(power.WithCheck(ctx, e.check), id)
 	switch {
 	case err == nil:
 		return after

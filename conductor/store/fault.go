@@ -28,6 +28,10 @@ var ErrLost = errors.New("the database is lost to this ingotd, which writes noth
 // back.
 var ErrAway = postgres.ErrAway
 
+// ErrCut means that the connection to the database's server was cut: in a read, or, if the error is no ErrAway, after a
+// write.
+var ErrCut = postgres.ErrCut
+
 // ErrText means that a text has the character U+0000, which PostgreSQL can't keep.
 var ErrText = postgres.ErrText
 

@@ -114,13 +114,14 @@ func (s *Store) begin(tx *txn) (id string, err error) {
 	return s.hold.Begin(tx.ctx, tx.c)
 }
 
-// failed wraps an error of the connection, which is ErrAway for a server that can't be reached.
+// failed wraps an error of the connection, which is ErrAway for a server that can't be reached, or whose lock for
+// writes another conductor does not give up: one that stands still is disconnected after a while.
 func (s *Store) failed(what string, err error) error {
 	switch {
 	case s.hold == nil || errors.Is(err, postgres.ErrAway):
 	case errors.Is(err, postgres.ErrTaken):
 		err = s.Fault()
-	case postgres.Away(err):
+	case postgres.Away(err), postgres.Locked(err):
 		err = fmt.Errorf("%w: %w", ErrAway, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)

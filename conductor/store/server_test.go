@@ -17,6 +17,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/test/kit/pgserver"
 )
@@ -186,6 +188,34 @@ func TestServerRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusedWith(t, o, "is a standby", "primary")
+}
+
+// TestCutInARead: a read whose connection is ended by the server says so, and the next one succeeds.
+func TestCutInARead(t *testing.T) {
+	c := pgserver.New(t)
+	_, url := c.Database(t)
+	s := openTest(t, Options{Dir: t.TempDir(), URL: url, Password: pgserver.Password, Alone: true})
+	read := func(query string) error {
+		_, err := list(t.Context(), s.r, "read", into(text), query)
+		return err
+	}
+	got := make(chan error, 1)
+	go func() { got <- read(`SELECT pg_sleep(60)::text`) }()
+	eventually(t, "the read is under way, and is ended", func() bool {
+		n, err := c.Query(t.Context(), s.server.Database(),
+			"SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'")
+		return err == nil && n == "1"
+	})
+	if err := <-got; !errors.Is(err, ErrCut) || errors.Is(err, ErrAway) {
+		t.Errorf("a read that was cut = %v, want ErrCut", err)
+	}
+	if err := read(`SELECT 'x'`); err != nil {
+		t.Errorf("the next read = %v", err)
+	}
+	// A conductor that stands still can have the lock for writes for longer than this one waits.
+	if err := s.failed("begin", &pgconn.PgError{Code: "55P03"}); !errors.Is(err, ErrAway) {
+		t.Errorf("a lock that was not had = %v, want ErrAway", err)
+	}
 }
 
 func eventually(t *testing.T, what string, f func() bool) {

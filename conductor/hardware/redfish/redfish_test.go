@@ -87,7 +87,7 @@ func TestSuite(t *testing.T) {
 			t.Parallel()
 			powertest.Run(t, func(t *testing.T) powertest.Subject {
 				b := newBench(t, kit.Personality(t, name))
-				return powertest.Subject{GUID: kit.UUID.String(), Open: func(t *testing.T) power.Driver {
+				return powertest.Subject{Packets: true, GUID: kit.UUID.String(), Open: func(t *testing.T) power.Driver {
 					d, err := Opener(b.pool, "")(b.Info, nil)
 					if err != nil {
 						t.Fatal(err)

@@ -16,6 +16,9 @@ import (
 // ErrText means that a text has the character U+0000, which PostgreSQL can't keep.
 var ErrText = errors.New("a text holds the character U+0000, which PostgreSQL can't keep: leave it out")
 
+// ErrCut means that the connection to the server was cut while a statement was under way.
+var ErrCut = errors.New("the connection to PostgreSQL was cut")
+
 // connector makes connections that read the store's SQL.
 type connector struct {
 	driver.Connector
@@ -50,9 +53,14 @@ const maxTexts = 1000
 // PGX is the connection below.
 func (c *Conn) PGX() *pgx.Conn { return c.inner.Conn() }
 
+// tell reports an error to the connection's owner, and returns it: as an ErrCut where it says so.
 func (c *Conn) tell(err error) error {
-	if err != nil && !errors.Is(err, driver.ErrBadConn) {
-		c.failed(err)
+	if err == nil || errors.Is(err, driver.ErrBadConn) {
+		return err
+	}
+	c.failed(err)
+	if Cut(err) {
+		return fmt.Errorf("%w: %w", ErrCut, err)
 	}
 	return err
 }

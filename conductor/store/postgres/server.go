@@ -214,6 +214,9 @@ func Code(err error) string {
 // Full reports whether an error says that the server's disk is full.
 func Full(err error) bool { return Code(err) == "53100" }
 
+// Locked reports whether an error says that a lock was not had in time.
+func Locked(err error) bool { return Code(err) == lockTimeout }
+
 // Damaged reports whether an error says that the server has found damage in its files.
 func Damaged(err error) bool {
 	switch Code(err) {

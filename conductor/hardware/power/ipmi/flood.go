@@ -9,14 +9,22 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
-// bounded is a socket that is closed when the controller floods it.
+// bounded is a socket that is closed when the controller floods it, and sends nothing while may returns an error.
 type bounded struct {
 	net.Conn
 	now func() time.Time
+	may func() error
 
 	mu    sync.Mutex
 	since time.Time
 	got   int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if err := b.may(); err != nil {
+		return 0, err
+	}
+	return b.Conn.Write(p)
 }
 
 func (b *bounded) Read(p []byte) (int, error) {

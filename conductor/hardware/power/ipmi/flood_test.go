@@ -21,7 +21,7 @@ func (e *endless) Close() error               { e.closed = true; return nil }
 func TestEndlessControllerIsCutOff(t *testing.T) {
 	now := time.Now()
 	e := &endless{}
-	b := &bounded{Conn: e, now: func() time.Time { return now }}
+	b := &bounded{Conn: e, now: func() time.Time { return now }, may: func() error { return nil }}
 	buf := make([]byte, 1500)
 	read := func(bytes int) error {
 		for got := 0; got < bytes; got += 1000 {

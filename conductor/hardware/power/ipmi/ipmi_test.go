@@ -65,7 +65,8 @@ func TestSuite(t *testing.T) {
 	powertest.Run(t, func(t *testing.T) powertest.Subject {
 		_, _, info := controller(t)
 		return powertest.Subject{
-			GUID: machineUUID.String(),
+			Packets: true,
+			GUID:    machineUUID.String(),
 			Open: func(t *testing.T) power.Driver {
 				d, err := Open(info, nil)
 				if err != nil {

@@ -73,6 +73,9 @@ func (d *Driver) do(ctx context.Context, op string, mode repetition,
 				return nil
 			}
 		}
+		if may := power.MaySend(ctx); may != nil {
+			return may
+		}
 		var pe *power.Error
 		if !errors.As(err, &pe) {
 			pe = classify(err)
@@ -150,7 +153,7 @@ func (d *Driver) open(ctx context.Context, start time.Time) (*session, error) {
 			return s, nil
 		}
 		last = err
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || power.MaySend(ctx) != nil {
 			return nil, err
 		}
 		if suiteRefused(err) && next+1 < len(suites) {
@@ -208,8 +211,10 @@ func (d *Driver) handshake(ctx context.Context, suite types.CipherSuiteID,
 	if err != nil {
 		return nil, err
 	}
-	c.WithUDPProxy(oneConn{&bounded{Conn: conn, now: time.Now}}).WithTimeout(timeout).WithRetry(0).WithCipherSuiteID(
-		suite).WithMaxPrivilegeLevel(d.opt.privilege)
+	// The session outlives the call that opens it; those of one driver have the same check.
+	may := func() error { return power.MaySend(ctx) }
+	c.WithUDPProxy(oneConn{&bounded{Conn: conn, now: time.Now, may: may}}).WithTimeout(timeout).WithRetry(0)
+	c.WithCipherSuiteID(suite).WithMaxPrivilegeLevel(d.opt.privilege)
 
 	if _, err = c.OpenSession(ctx); err != nil {
 		return nil, fmt.Errorf("open session with cipher suite %d: %w", suite, err)

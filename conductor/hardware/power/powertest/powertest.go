@@ -23,6 +23,8 @@ type Subject struct {
 	Open func(t *testing.T) power.Driver
 	// NoPower and NoBoot say that the driver has neither power actions nor boot devices.
 	NoPower, NoBoot bool
+	// Packets says that each call sends several packets or requests.
+	Packets bool
 	// Limit is how long an action may take to show; 0 is a minute.
 	Limit time.Duration
 	// GUID is an identity that SystemGUIDs must contain; "" if there is none.
@@ -47,6 +49,7 @@ func Run(t *testing.T, make func(t *testing.T) Subject) {
 		{"Reopen", testReopen},
 		{"Canceled", testCanceled},
 		{"Concurrent", testConcurrent},
+		{"Checked", testChecked},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -291,5 +294,36 @@ func testConcurrent(t *testing.T, s Subject) {
 				}
 			}
 		})
+	}
+}
+
+// testChecked: a call during which the right to act ends sends nothing more, and says why. How many packets are checked
+// shows that it is each.
+func testChecked(t *testing.T, s Subject) {
+	if !s.Packets {
+		return
+	}
+	errEnded := errors.New("the right to act has ended")
+	for most := 1; ; most++ {
+		asked := 0
+		d := power.Checked(s.open(t), func() error {
+			if asked++; asked > most {
+				return errEnded
+			}
+			return nil
+		})
+		err := d.SetPower(t.Context(), power.TurnOn)
+		if err == nil {
+			if most < 3 {
+				t.Errorf("the call was checked %d times, want a check for each packet", most)
+			}
+			return
+		}
+		if !errors.Is(err, errEnded) || asked > most+5 {
+			t.Fatalf("after %d checks: %v, and %d attempts", most, err, asked-most)
+		}
+		if state, err := s.open(t).Power(t.Context()); most == 1 && (err != nil || state != power.Off) {
+			t.Fatalf("nothing may have been sent, and the power is %s, %v", state, err)
+		}
 	}
 }

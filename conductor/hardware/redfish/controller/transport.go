@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 )
 
 const (
@@ -130,6 +131,9 @@ func (c *Controller) exchange(ctx context.Context, r *http.Request, body []byte)
 
 // send makes one request and reads the whole answer.
 func (c *Controller) send(ctx context.Context, method, path string, header http.Header, body []byte) (*answer, error) {
+	if err := power.MaySend(ctx); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit.RedfishTime)
 	defer cancel()
 	u, err := url.Parse(path)
