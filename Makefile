@@ -15,7 +15,7 @@ LDFLAGS := -s -w
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image demo-ha conformance dev clean
+.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image chaos demo-ha conformance dev clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -93,6 +93,11 @@ generate: ## Make the generated Go, and the tables in docs/, again
 generate-check: ## Fail when generated code is not what its sources make
 	@sh tools/deps.sh test
 	@sh tools/generate.sh --check
+
+chaos: build ## Three conductors on one PostgreSQL, simulated machines and clients, and faults that a seed draws (TIME=2m SEED=1); needs root
+	@sh tools/deps.sh test
+	$(GO) build -o bin/chaos ./test/chaos
+	bin/chaos -time $(or $(TIME),2m) -seed $(or $(SEED),1) -keep build/chaos
 
 bench: ## Benchmarks, as ratios against what one would use instead
 	@sh tools/deps.sh build bench

@@ -41,7 +41,10 @@ require (
 	oras.land/oras-go/v2 v2.6.0 // OCI registries
 )
 
-require github.com/hashicorp/mdns v1.0.7
+require (
+	github.com/anishathalye/porcupine v1.3.1
+	github.com/hashicorp/mdns v1.0.7
+)
 
 require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect

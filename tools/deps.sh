@@ -65,6 +65,7 @@ group() {
 		need openssl "makes keys and signatures like cosign's"
 		need docker-registry "an OCI registry to publish to"
 		need postgresql "a database server of the store's tests"
+		need faketime "sets that server's clock wrong"
 		need dnsmasq-base "a DHCP server that is not ours"
 		;;
 	database)

@@ -24,6 +24,7 @@ import (
 type suite struct {
 	pkg   string
 	apart bool     // tests that take long are jobs of their own, the others are one; false: the package is one job
+	last  bool     // alone, after all others
 	also  bool     // tested in the first group as well, with fewer cases (build tag race)
 	needs []string // things of test/kit/made that all its tests need
 }
@@ -37,6 +38,7 @@ var suites = []suite{
 	{pkg: "test/compat", apart: true, needs: []string{made.Programs}},
 	{pkg: "test/attack", needs: []string{made.Programs}},
 	{pkg: "test/conformance", needs: []string{made.Programs}},
+	{pkg: "test/chaos", last: true, needs: []string{made.Programs}},
 	{pkg: "tools/demo", apart: true, needs: []string{made.Programs, made.Debian}},
 	{pkg: "tools/lab", apart: true},
 	{pkg: "tools/cli", needs: []string{made.Programs}},
@@ -88,6 +90,20 @@ func costs() map[string]float64 {
 		}
 	}
 	return m
+}
+
+// alone splits off the jobs that are run after all others, which have made what they need.
+func alone(jobs []queue.Job) (first, last []queue.Job) {
+	for _, j := range jobs {
+		pkg, _, _ := strings.Cut(j.Name, ":")
+		if slices.ContainsFunc(suites, func(s suite) bool { return s.pkg == pkg && s.last }) {
+			j.Needs = nil
+			last = append(last, j)
+		} else {
+			first = append(first, j)
+		}
+	}
+	return first, last
 }
 
 // machineJobs makes the jobs of the second group, with those that make what they need.

@@ -101,11 +101,19 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		now.end()
 		now = rec.begin("machines alone")
 	})
+	jobs, last := alone(jobs)
 	if err := queue.Run(ctx, jobs, slots); err != nil {
 		rec.trouble(err)
 	}
 	packages.Wait()
 	now.end()
+	if len(last) > 0 && ctx.Err() == nil {
+		now = rec.begin("alone, at the end")
+		if err := queue.Run(ctx, last, queue.NewSlots(1)); err != nil {
+			rec.trouble(err)
+		}
+		now.end()
+	}
 	whole.end()
 	ok := rec.end()
 	if err := done(); err != nil {

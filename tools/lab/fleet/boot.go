@@ -25,13 +25,14 @@ import (
 
 // boot is one run of a machine, from power-on until the power goes. It is also the machine that its agent sees.
 type boot struct {
-	m     *Machine
-	from  bmc.Boot
-	waits time.Duration // until firmware and kernel are through
-	off   context.CancelFunc
-	dark  chan struct{} // closed when no packet leaves it any more
-	kill  func()        // ends the agent alone
-	once  sync.Once
+	m      *Machine
+	number int
+	from   bmc.Boot
+	waits  time.Duration // until firmware and kernel are through
+	off    context.CancelFunc
+	dark   chan struct{} // closed when no packet leaves it any more
+	kill   func()        // ends the agent alone
+	once   sync.Once
 
 	instance bool // the installed system runs; under the machine's lock
 

@@ -58,6 +58,7 @@ func (m *Machine) mishap() (what mishap, at float64) {
 	default:
 		return none, 0
 	}
+	m.mishaps++
 	return what, m.rng.Float64()
 }
 
@@ -85,6 +86,7 @@ func (m *Machine) actLocked(do func()) error {
 	switch {
 	case m.drawLocked(r.Fail):
 		m.f.count(&m.f.fails, 1)
+		m.mishaps++
 		f := bmc.Faults{Delay: m.delay, Silent: m.rng.IntN(2) == 0}
 		f.Busy = !f.Silent
 		m.bmc.SetFaults(f)
@@ -94,6 +96,7 @@ func (m *Machine) actLocked(do func()) error {
 		}
 	case m.drawLocked(r.Lie):
 		m.f.count(&m.f.lies, 1)
+		m.mishaps++
 		if m.rng.IntN(2) == 0 {
 			return nil // taken, and not done
 		}

@@ -59,6 +59,16 @@ type Options struct {
 	Rates   Rates         // of faults
 	Trouble time.Duration // time that a controller is busy, is silent or lies; zero: 20 s
 	Log     *slog.Logger  // nil is silent
+	// Seen, if set, is called when an agent begins a step and when it ends one, from many goroutines.
+	Seen func(Event)
+}
+
+// Event is the beginning or the end of a step.
+type Event struct {
+	Machine *Machine
+	Boot    int // number of the machine's start, from 1
+	Step    string
+	End     bool
 }
 
 // Fleet is running machines. Make it with Start.

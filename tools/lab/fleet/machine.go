@@ -29,6 +29,8 @@ type Machine struct {
 	mu        sync.Mutex
 	rng       *rand.Rand
 	now       *boot // nil: it is off
+	boots     int
+	mishaps   int
 	installed bool  // there is an image on its disk
 	said      *bool // the power state that the controller claims; nil: the true one
 }
@@ -89,8 +91,10 @@ func (m *Machine) stopLocked() {
 
 func (m *Machine) startLocked() {
 	m.f.count(&m.f.boots, 1)
+	m.boots++
 	ctx, off := context.WithCancel(m.f.ctx)
-	b := &boot{m: m, from: m.take(), off: off, dark: make(chan struct{}), waits: m.aboutLocked(m.f.o.Boot)}
+	b := &boot{m: m, number: m.boots, from: m.take(), off: off, dark: make(chan struct{}),
+		waits: m.aboutLocked(m.f.o.Boot)}
 	m.now = b
 	m.f.life.Go(func() {
 		defer off()
@@ -115,6 +119,13 @@ func (m *Machine) setInstalled(is bool) {
 	m.mu.Lock()
 	m.installed = is
 	m.mu.Unlock()
+}
+
+// Mishaps is how often its agent died, it froze, or its controller lied or was out of order.
+func (m *Machine) Mishaps() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mishaps
 }
 
 // Instance reports whether the system on its disk runs.

@@ -30,6 +30,10 @@ const ticks = 10
 
 // pretend takes the time of a step, reports progress, and returns its result.
 func (b *boot) pretend(alive, ctx context.Context, name string, c *step.Call) (step.Outcome, error) {
+	if seen := b.m.f.o.Seen; seen != nil {
+		seen(Event{Machine: b.m, Boot: b.number, Step: name})
+		defer seen(Event{Machine: b.m, Boot: b.number, Step: name, End: true})
+	}
 	whole := b.m.f.o.Step
 	if name == "write_image" {
 		whole = b.m.f.o.Write

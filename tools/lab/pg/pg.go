@@ -36,8 +36,10 @@ const (
 
 // Cluster is one server.
 type Cluster struct {
-	Port  int
-	Dir   string
+	Port int
+	Dir  string
+	// Env is more of the server's environment, NAME=VALUE, from its next start.
+	Env   []string
 	bin   string
 	owner *syscall.Credential // nil: the user of this program
 
@@ -132,6 +134,7 @@ func (c *Cluster) Start(settings ...string) error {
 		args = append(args, "-c", s)
 	}
 	cmd := c.command("postgres", args...)
+	cmd.Env = append(cmd.Env, c.Env...)
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT // an immediate shutdown when the test is killed
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
