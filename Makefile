@@ -127,10 +127,11 @@ bench-deploy: build ## An ordinary deployment against one without a reboot, on t
 	bin/bench-deploy -n $(ROUNDS) -image $(IMAGE) -firmware $(FIRMWARE) -report build/bench-deploy.json
 
 NODES ?= 100 1000
-bench-fleet: ## What ingotd needs for many machines, which are simulated (some five minutes; NODES="100 1000 10000" for more)
+FLAT  ?= 100 1000
+bench-fleet: ## What ingotd needs for many machines, which are simulated (some five minutes; NODES="100 1000 10000" FLAT="100 10000" CONDUCTORS=3 ENGINE=postgres GOALS=1)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
 	$(GO) build -o bin/bench-fleet ./test/bench/fleet
-	bin/bench-fleet -ingotd bin/ingotd -nodes '$(NODES)' -report build
+	bin/bench-fleet -ingotd bin/ingotd -nodes '$(NODES)' -flat '$(FLAT)' -conductors $(or $(CONDUCTORS),1) -engine $(or $(ENGINE),sqlite) -report build $(if $(GOALS),-goals)
 
 SEEDS ?= 1
 conformance: ## Generated requests to a real Ironic and to ingotd, and their answers compared (SEEDS=10, SEED=, AUTH=, FOR=30m; RECORD=1 keeps those of Ironic for make test)

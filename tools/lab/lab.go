@@ -251,7 +251,7 @@ func (l *Lab) machine(i int) (_ *Machine, err error) {
 
 // startBMC starts a machine's controller, with IPMI if it is to speak that.
 func (l *Lab) startBMC(i int, m *Machine, mac net.HardwareAddr) (*bmc.BMC, error) {
-	var conn *net.UDPConn
+	var conn net.PacketConn
 	if l.opts.BMC != Redfish {
 		err := l.ns.do(func() (err error) {
 			conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: l.controller(i).AsSlice(), Port: m.BMCPort})

@@ -1,15 +1,13 @@
-// Command fleet measures one ingotd with many simulated machines (tools/lab/fleet): idle agents, deployments at once,
-// and the return of all agents after a restart.
+// Command fleet measures ingotd with many simulated machines (tools/lab/fleet): idle agents, the return of all agents
+// after a restart, the take-over of a dead conductor's nodes, and deployments at once with many readers of events.
 //
-// It starts real ingotd processes on fresh data directories, with SQLite in its default durability and power states
-// read every minute. The machines run in this process and share the machine's processors; memory and processor time are
-// those of ingotd alone, from /proc.
+// It starts real ingotd processes on fresh data directories, one or several, with SQLite or PostgreSQL in their default
+// durability and power states read every minute. The machines run in this process and share the machine's processors;
+// memory and processor time are those of the processes themselves, from /proc.
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -36,96 +34,94 @@ func main() {
 	}
 }
 
-// row is the figures of one number of nodes.
-type row struct {
-	Nodes int `json:"nodes"`
-	// Of idle agents: resident memory in MiB, and processor seconds per second.
-	MemoryMiB float64 `json:"memory_mib"`
-	IdleCPU   float64 `json:"idle_cpu"`
-	// Of the return of all agents after a restart: seconds, and agents that were refused.
-	Back    float64 `json:"back_s"`
-	Refused int     `json:"refused"`
-	// Of deployments of all nodes at once: seconds until all are active, deployments per minute, and seconds from a
-	// node's request until it is active, of which its machine spends 11 to 33.
-	Deploy    float64 `json:"deploy_s"`
-	PerMinute float64 `json:"per_minute"`
-	EachP50   float64 `json:"each_p50_s"`
-	EachP99   float64 `json:"each_p99_s"`
-	// Of the API while all nodes are deployed: one node, in ms; a page of all nodes, in ms.
-	APIP50 float64 `json:"api_p50_ms"`
-	APIP99 float64 `json:"api_p99_ms"`
-	List   float64 `json:"list_ms"`
-	// Overlaps is how often a controller was asked while another request waited there.
-	Overlaps int64 `json:"overlaps"`
-	Failed   int   `json:"failed"`
-}
+// Engines.
+const (
+	sqlite   = "sqlite"
+	postgres = "postgres"
+)
 
-type report struct {
-	At      time.Time `json:"at"`
-	Machine string    `json:"machine"`
-	Rows    []row     `json:"rows"`
+// options are what is measured.
+type options struct {
+	bin, dir, engine     string
+	conductors, watchers int
+	idle                 time.Duration
+	out                  io.Writer
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	var bin, dir, reports, counts string
-	var idle time.Duration
+	o := &options{out: out}
+	var reports, counts, flats string
+	var goals bool
 	fl := flag.NewFlagSet("bench-fleet", flag.ContinueOnError)
-	fl.StringVar(&bin, "ingotd", "bin/ingotd", "the program to measure")
-	fl.StringVar(&dir, "dir", "", "where data directories are made (default: the system's temporary folder)")
+	fl.StringVar(&o.bin, "ingotd", "bin/ingotd", "the program to measure")
+	fl.StringVar(&o.dir, "dir", "", "where data directories are made (default: the system's temporary folder)")
+	fl.StringVar(&o.engine, "engine", sqlite, "the database, sqlite or postgres")
+	fl.IntVar(&o.conductors, "conductors", 1, "number of ingotd; several need postgres")
+	fl.IntVar(&o.watchers, "watchers", 200, "readers of the stream of events during the deployments")
 	fl.StringVar(&reports, "report", "build", "folder of bench-fleet.json and bench-fleet.md")
 	fl.StringVar(&counts, "nodes", "100 1000", "numbers of nodes, one run for each")
-	fl.DurationVar(&idle, "idle", time.Minute, "how long idle agents are measured")
+	fl.StringVar(&flats, "flat", "", "numbers of nodes in the store with which the same 100 machines are deployed")
+	fl.DurationVar(&o.idle, "idle", time.Minute, "how long idle agents are measured")
+	fl.BoolVar(&goals, "goals", false, "end with an error if a goal is missed")
 	if err := fl.Parse(args); err != nil {
 		return err
 	}
-	tmp, err := os.MkdirTemp(dir, "bench-fleet-")
+	switch {
+	case !slices.Contains([]string{sqlite, postgres}, o.engine):
+		return fmt.Errorf("-engine %q: it is sqlite or postgres", o.engine)
+	case o.conductors < 1 || o.conductors > 9:
+		return fmt.Errorf("-conductors %d: it is from 1 to 9", o.conductors)
+	case o.conductors > 1 && o.engine == sqlite:
+		return errors.New("several conductors share one PostgreSQL: add -engine postgres")
+	}
+	rows, err := numbers("-nodes", counts, 1)
+	if err != nil {
+		return err
+	}
+	fills, err := numbers("-flat", flats, few)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(o.dir, "bench-fleet-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
 	r := report{At: time.Now().UTC().Truncate(time.Second), Machine: fmt.Sprintf("%d processors", runtime.NumCPU())}
-	for _, word := range strings.Fields(counts) {
-		n, err := strconv.Atoi(word)
-		if err != nil || n < 1 || n > fleet.Most {
-			return fmt.Errorf("-nodes %q: a number of nodes is from 1 to %d", word, fleet.Most)
-		}
-		b := &bench{ctx: ctx, bin: bin, dir: filepath.Join(tmp, word), idle: idle, out: out, row: row{Nodes: n}}
-		if err := b.measure(); err != nil {
+	for _, n := range rows {
+		b := &bench{ctx: ctx, o: o}
+		b.row = row{Nodes: n, Engine: o.engine, Conductors: o.conductors, Watchers: o.watchers}
+		if err := b.measure(filepath.Join(tmp, strconv.Itoa(n))); err != nil {
 			return fmt.Errorf("%d nodes: %w", n, err)
 		}
 		r.Rows = append(r.Rows, b.row)
 	}
-	fmt.Fprintf(out, "\n%s", r.table())
-	return r.write(reports)
-}
-
-// percentile sorts a list; it is zero for an empty one.
-func percentile(all []float64, p int) float64 {
-	if len(all) == 0 {
-		return 0
+	for _, n := range fills {
+		x, err := measureFlat(ctx, o, filepath.Join(tmp, "flat-"+strconv.Itoa(n)), n)
+		if err != nil {
+			return fmt.Errorf("deployments with %d nodes in the store: %w", n, err)
+		}
+		r.Flat = append(r.Flat, x)
 	}
-	slices.SortFunc(all, cmp.Compare[float64])
-	return all[(len(all)-1)*p/100]
-}
-
-func (r *report) table() string {
-	var b strings.Builder
-	b.WriteString("| nodes | memory MiB | idle CPU cores | all back s | refused | all active s | per minute | each p50 / p99 s | GET p50 / p99 ms | list ms | overlaps | failed |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, x := range r.Rows {
-		fmt.Fprintf(&b, "| %d | %.0f | %.3f | %.1f | %d | %.1f | %.0f | %.1f / %.1f | %.1f / %.1f | %.0f | %d | %d |\n",
-			x.Nodes, x.MemoryMiB, x.IdleCPU, x.Back, x.Refused, x.Deploy, x.PerMinute, x.EachP50, x.EachP99, x.APIP50,
-			x.APIP99, x.List, x.Overlaps, x.Failed)
-	}
-	return b.String()
-}
-
-// write puts the report into dir as bench-fleet.json and bench-fleet.md.
-func (r *report) write(dir string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
+	r.Goals = r.goals()
+	r.print(out)
+	if err := r.write(reports); err != nil {
 		return err
 	}
-	return errors.Join(os.MkdirAll(dir, 0o755),
-		os.WriteFile(filepath.Join(dir, "bench-fleet.json"), append(text, '\n'), 0o644),
-		os.WriteFile(filepath.Join(dir, "bench-fleet.md"), []byte(r.table()), 0o644))
+	if n := r.missed(); goals && n > 0 {
+		return fmt.Errorf("%d of %d goals are missed", n, len(r.Goals))
+	}
+	return nil
+}
+
+// numbers reads a list of numbers of nodes.
+func numbers(name, list string, least int) (all []int, err error) {
+	for _, word := range strings.Fields(list) {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < least || n > fleet.Most {
+			return nil, fmt.Errorf("%s %q: a number of nodes is from %d to %d", name, word, least, fleet.Most)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }

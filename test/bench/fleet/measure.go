@@ -1,64 +1,56 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
-	"syscall"
+	"net/http"
+	"sync"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/test/kit/port"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingot-metal/ingot/conductor/observe/trace"
+	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
 
 // bench is the measurement of one number of nodes.
 type bench struct {
-	ctx          context.Context
-	bin, dir     string
-	idle         time.Duration
-	out          io.Writer
-	row          row
-	config, boot string
-	api          *client.Client
-	cmd          *exec.Cmd
-	log          bytes.Buffer
+	ctx  context.Context
+	o    *options
+	row  row
+	site *site
 }
 
-// measure has all agents idle, restarts ingotd, and then deploys all nodes at once.
-func (b *bench) measure() (err error) {
-	if err := b.prepare(); err != nil {
+// measure has all agents idle, restarts all conductors, kills one of several, and then deploys all nodes at once.
+func (b *bench) measure(dir string) (err error) {
+	if b.site, err = newSite(b.ctx, b.o, dir); err != nil {
 		return err
 	}
-	if err := b.start(); err != nil {
+	defer func() { err = errors.Join(err, b.site.close()) }()
+	if err := b.site.start(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.stop()) }()
 	n := b.row.Nodes
-	f, err := fleet.Start(b.ctx, fleet.Options{Nodes: n, Seed: 1, BootURL: b.boot, Boot: 10 * time.Second,
+	empty, err := b.site.disk()
+	if err != nil {
+		return err
+	}
+	f, err := fleet.Start(b.ctx, fleet.Options{Nodes: n, Seed: 1, BootURL: b.site.boots(), Boot: 10 * time.Second,
 		Write: 20 * time.Second, Step: time.Second})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	d := fleet.NewDriver(b.api, "available", 0, nil)
-	if err := d.Create(b.ctx, f.Machines); err != nil {
-		return err
-	}
-	if err := d.Run(b.ctx); err != nil {
+	d := fleet.NewDriver(b.site.api, "available", 0, nil)
+	if err := errors.Join(d.Create(b.ctx, f.Machines), d.Run(b.ctx)); err != nil {
 		return err
 	}
 	b.say("available: %s", f.Summary(d))
-	if _, err := b.sessions(f, n); err != nil {
+	if err := b.sessions(f, n); err != nil {
 		return err
 	}
 	if err := b.idling(); err != nil {
@@ -67,130 +59,114 @@ func (b *bench) measure() (err error) {
 	if err := b.again(f); err != nil {
 		return err
 	}
+	before, err := b.site.disk()
+	if err != nil {
+		return err
+	}
+	if b.o.conductors > 1 {
+		if err := b.takeOver(f); err != nil {
+			return err
+		}
+	}
 	if err := b.deploy(f, d); err != nil {
 		return err
 	}
 	b.row.Overlaps, b.row.Refused, b.row.Failed = f.Overlaps(), f.Counts().Refused, len(d.Failed())
 	b.say("active: %s", f.Summary(d))
+	if err := b.site.stop(); err != nil { // SQLite has everything in one file then
+		return err
+	}
+	after, err := b.site.disk()
+	if err != nil {
+		return err
+	}
+	b.row.NodeKiB = float64(before-empty) / float64(n) / 1024
+	b.row.DeployKiB = float64(after-before) / float64(n) / 1024
 	return nil
 }
 
 func (b *bench) say(format string, args ...any) {
-	what := fmt.Sprintf(format, args...)
-	fmt.Fprintf(b.out, "%s  %d nodes, %s\n", time.Now().Format(time.TimeOnly), b.row.Nodes, what)
+	fmt.Fprintf(b.o.out, "%s  %d nodes, %d %s, %s\n", time.Now().Format(time.TimeOnly), b.row.Nodes, b.o.conductors,
+		b.o.engine, fmt.Sprintf(format, args...))
 }
 
-// prepare writes the files of an ingotd whose agents stay connected between jobs.
-func (b *bench) prepare() error {
-	var addr [3]string
-	for i := range addr {
-		var err error
-		if addr[i], err = port.Free(); err != nil {
+// until waits until something is so, for as long as anything here may take.
+func until(ctx context.Context, what func() string, so func() (bool, error)) error {
+	for began := time.Now(); ; {
+		if ok, err := so(); ok || err != nil {
 			return err
 		}
-	}
-	_, digits, err := net.SplitHostPort(addr[2])
-	if err != nil {
-		return err
-	}
-	boot, err := strconv.Atoi(digits)
-	if err != nil {
-		return err
-	}
-	site := fleet.Site{Dir: b.dir, API: addr[0], Agents: addr[1], Boot: boot,
-		Settings: map[string]map[string]any{"deploy": {"fast_track": true}}}
-	if b.config, err = site.Write(); err != nil {
-		return err
-	}
-	b.boot = "http://" + addr[2]
-	b.api, err = client.New("http://"+addr[0], nil)
-	return err
-}
-
-func (b *bench) start() error {
-	b.cmd = exec.Command(b.bin, "--config", b.config, "--log-level", "warn")
-	b.cmd.Stdout, b.cmd.Stderr = &b.log, &b.log
-	b.cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { // memory as services have it
-		return strings.HasPrefix(kv, "GOGC=") || strings.HasPrefix(kv, "GOMEMLIMIT=")
-	})
-	// An interrupt of the terminal is the bench's, which then stops it.
-	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := b.cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", b.bin, err)
-	}
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
-		if _, err := b.api.Drivers(b.ctx); err == nil {
-			return nil
+		if time.Since(began) > 5*time.Minute {
+			return fmt.Errorf("after %s %s", time.Since(began).Round(time.Second), what())
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	return errors.Join(errors.New("ingotd does not answer after a minute"), b.stop())
 }
 
-// stop ends ingotd as a service manager would.
-func (b *bench) stop() error {
-	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop ingotd: %w", err)
-	}
-	kill := time.AfterFunc(time.Minute, func() { _ = b.cmd.Process.Kill() })
-	defer kill.Stop()
-	if err := b.cmd.Wait(); err != nil {
-		return fmt.Errorf("ingotd ended with %w:\n%s", err, b.log.String())
-	}
-	return nil
+// sessions waits until so many agents have a session.
+func (b *bench) sessions(f *fleet.Fleet, n int) error {
+	return until(b.ctx, func() string { return fmt.Sprintf("%d of %d agents have a session", f.Counts().Sessions, n) },
+		func() (bool, error) { return f.Counts().Sessions == n, nil })
 }
 
-// sessions waits until so many agents have a session, and returns how long that took.
-func (b *bench) sessions(f *fleet.Fleet, n int) (time.Duration, error) {
-	began := time.Now()
-	for time.Since(began) < 5*time.Minute && b.ctx.Err() == nil {
-		if f.Counts().Sessions == n {
-			return time.Since(began), nil
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return 0, fmt.Errorf("%d of %d agents have a session after %s", f.Counts().Sessions, n, time.Since(began))
-}
-
-// idling measures ingotd while nothing happens but the minute's power states and the agents' signs of life.
+// idling measures the processes while nothing happens but the minute's power states and the agents' signs of life.
 func (b *bench) idling() error {
-	before, err := b.cpu()
+	before, err := b.site.usage()
 	if err != nil {
 		return err
 	}
 	select {
-	case <-time.After(b.idle):
+	case <-time.After(b.o.idle):
 	case <-b.ctx.Done():
 		return b.ctx.Err()
 	}
-	after, err := b.cpu()
+	b.row.Each, err = b.site.usage()
 	if err != nil {
 		return err
 	}
-	b.row.IdleCPU = (after - before).Seconds() / b.idle.Seconds()
-	if b.row.MemoryMiB, err = b.memory(); err != nil {
-		return err
+	for i := range b.row.Each {
+		u := &b.row.Each[i]
+		u.CPU = max(0, u.CPU-before[i].CPU) / b.o.idle.Seconds()
+		if u.Name != postgres {
+			b.row.MemoryMiB, b.row.IdleCPU = b.row.MemoryMiB+u.MemoryMiB, b.row.IdleCPU+u.CPU
+		}
 	}
-	b.say("idle: %.0f MiB, %.3f cores", b.row.MemoryMiB, b.row.IdleCPU)
+	if b.site.db != nil {
+		b.row.Connections, err = b.site.number("SELECT count(*) - 1 FROM pg_stat_activity WHERE datname = 'fleet'")
+		if err != nil {
+			return err
+		}
+	}
+	b.say("idle: %.0f MiB, %.3f cores; %+v", b.row.MemoryMiB, b.row.IdleCPU, b.row.Each)
 	return nil
 }
 
-// again restarts ingotd and waits for all agents.
+// again restarts all conductors and waits for all agents.
 func (b *bench) again(f *fleet.Fleet) error {
 	opened := f.Counts().Opened
-	if err := b.stop(); err != nil {
+	if err := b.site.stop(); err != nil {
 		return err
+	}
+	if b.o.conductors > 1 { // while some stop, agents go to those that do not yet
+		if err := b.sessions(f, 0); err != nil {
+			return err
+		}
+		opened = f.Counts().Opened
 	}
 	began := time.Now()
-	if err := b.start(); err != nil {
+	if err := b.site.start(); err != nil {
 		return err
 	}
-	for f.Counts().Opened < opened+b.row.Nodes {
-		if time.Since(began) > 5*time.Minute || b.ctx.Err() != nil {
-			return fmt.Errorf("%d of %d agents are back", f.Counts().Opened-opened, b.row.Nodes)
-		}
-		time.Sleep(20 * time.Millisecond)
+	if err := until(b.ctx, func() string {
+		return fmt.Sprintf("%d of %d agents are back", f.Counts().Opened-opened, b.row.Nodes)
+	}, func() (bool, error) { return f.Counts().Opened >= opened+b.row.Nodes, nil }); err != nil {
+		return err
 	}
-	if _, err := b.sessions(f, b.row.Nodes); err != nil {
+	if err := b.sessions(f, b.row.Nodes); err != nil {
 		return err
 	}
 	b.row.Back = time.Since(began).Seconds()
@@ -198,82 +174,198 @@ func (b *bench) again(f *fleet.Fleet) error {
 	return nil
 }
 
-// deploy deploys all nodes at once, while a client reads nodes and lists.
+// lease is how long after its last beat a conductor is taken for dead.
+const lease = 15 * time.Second
+
+// takeOver kills a conductor, and waits until the others have its nodes and agents. Then it starts it again, and waits
+// until it has its share.
+func (b *bench) takeOver(f *fleet.Fleet) error {
+	victim := b.site.all[len(b.site.all)-1]
+	owned := func() (int64, error) {
+		return b.site.number("SELECT count(*) FROM nodes WHERE conductor = '" + victim.name + "'")
+	}
+	had, err := b.settled(f, owned)
+	if err != nil {
+		return err
+	}
+	if err := victim.kill(); err != nil {
+		return err
+	}
+	beat, err := b.site.number("SELECT seen_at FROM conductors WHERE name = '" + victim.name + "'")
+	if err != nil {
+		return err
+	}
+	ended := time.UnixMicro(beat).Add(lease)
+	var left int64
+	if err := until(b.ctx, func() string { return fmt.Sprintf("%d nodes belong to a dead conductor", left) },
+		func() (bool, error) {
+			left, err = owned()
+			return left == 0, err
+		}); err != nil {
+		return err
+	}
+	b.row.Taken, b.row.TakenOwners = int(had), time.Since(ended).Seconds()
+	if err := b.sessions(f, b.row.Nodes); err != nil {
+		return err
+	}
+	b.row.TakenSessions = time.Since(ended).Seconds()
+	b.say("%d nodes have another owner %.1f s after the lease of theirs, and all agents a session after %.1f s", had,
+		b.row.TakenOwners, b.row.TakenSessions)
+	if err := b.site.start(); err != nil {
+		return err
+	}
+	back, err := b.settled(f, owned)
+	b.say("the one that was killed has %d nodes again", back)
+	return err
+}
+
+// settled waits until a conductor has nodes, and no more of them come to it, and all agents have a session. It returns
+// how many nodes those are.
+func (b *bench) settled(f *fleet.Fleet, owned func() (int64, error)) (last int64, err error) {
+	since := time.Now()
+	err = until(b.ctx, func() string { return fmt.Sprintf("a conductor has %d nodes", last) }, func() (bool, error) {
+		now, err := owned()
+		if now != last || now == 0 || f.Counts().Sessions != b.row.Nodes {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > 5*time.Second, err
+	})
+	return last, err
+}
+
+// deploy deploys all nodes at once, while a client reads nodes and others follow the events. Then it reads all nodes,
+// and how long each has waited.
 func (b *bench) deploy(f *fleet.Fleet, d *fleet.Driver) error {
 	ctx, stop := context.WithCancel(b.ctx)
 	defer stop()
-	read := make(chan []float64)
-	go func() {
-		var took []float64
+	watchers, unwatch, err := watch(ctx, b.site, b.o.watchers)
+	if err != nil {
+		return err
+	}
+	var took []float64
+	var reading sync.WaitGroup
+	reading.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			at := time.Now()
-			if _, err := b.api.Node(ctx, f.Machines[i*7919%len(f.Machines)].Name); err == nil {
+			if _, err := b.site.api.Node(ctx, f.Machines[i*7919%len(f.Machines)].Name); err == nil {
 				took = append(took, time.Since(at).Seconds()*1000)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
-		read <- took
-	}()
+	})
 	began := time.Now()
 	d.Target("active")
-	err := d.Run(b.ctx)
+	err = d.Run(b.ctx)
 	b.row.Deploy = time.Since(began).Seconds()
+	err = errors.Join(err, unwatch())
 	stop()
-	took := <-read
+	reading.Wait()
 	if err != nil {
 		return err
 	}
 	b.row.APIP50, b.row.APIP99 = percentile(took, 50), percentile(took, 99)
-	var each []float64
+	got := compare(watchers)
+	if got.err != nil {
+		return got.err
+	}
+	b.row.Events, b.row.Missed, b.row.Disorder = got.events, got.missed, got.disorder
+	b.row.DelayP50, b.row.DelayP99 = percentile(got.delays, 50), percentile(got.delays, 99)
+	each := times(d)
+	b.row.PerMinute = float64(len(each)) / b.row.Deploy * 60
+	b.row.EachP50, b.row.EachP99 = percentile(each, 50), percentile(each, 99)
+	if err := b.pages(); err != nil {
+		return err
+	}
+	queued, err := b.queued(f)
+	b.row.QueueP50, b.row.QueueP99 = percentile(queued, 50), percentile(queued, 99)
+	b.row.QueueMax = percentile(queued, 100)
+	return err
+}
+
+// times is how long each deployment took, in seconds.
+func times(d *fleet.Driver) (each []float64) {
 	for _, one := range d.Deployments() {
 		each = append(each, one.Done.Sub(one.Asked).Seconds())
 	}
-	b.row.PerMinute = float64(len(each)) / b.row.Deploy * 60
-	b.row.EachP50, b.row.EachP99 = percentile(each, 50), percentile(each, 99)
-	at := time.Now()
-	nodes, err := b.api.States(b.ctx)
-	if err == nil && len(nodes) != b.row.Nodes {
-		err = fmt.Errorf("the list of %d nodes has %d", b.row.Nodes, len(nodes))
+	return each
+}
+
+// pages reads the list of all nodes from one conductor, 1000 at a time.
+func (b *bench) pages() error {
+	var each []float64
+	nodes, began := 0, time.Now()
+	for next := "http://" + b.site.all[0].api + "/v1/nodes?limit=1000"; next != ""; {
+		at := time.Now()
+		var page struct {
+			Nodes []struct{ UUID string }
+			Next  string
+		}
+		if err := get(b.ctx, next, &page); err != nil {
+			return err
+		}
+		each = append(each, time.Since(at).Seconds()*1000)
+		nodes, next = nodes+len(page.Nodes), page.Next
+	}
+	if nodes != b.row.Nodes {
+		return fmt.Errorf("the list of %d nodes has %d", b.row.Nodes, nodes)
+	}
+	b.row.List, b.row.Pages = time.Since(began).Seconds()*1000, len(each)
+	b.row.PageP50, b.row.PageMax = percentile(each, 50), percentile(each, 100)
+	return nil
+}
+
+// get reads one answer of the API.
+func get(ctx context.Context, url string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("X-OpenStack-Ironic-API-Version", "latest")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, resp.Status)
 	}
 	if err != nil {
 		return err
 	}
-	b.row.List = time.Since(at).Seconds() * 1000
-	return nil
+	return json.Unmarshal(text, into)
 }
 
-// ticksPerSecond is USER_HZ, which Linux fixes for its interfaces to programs.
-const ticksPerSecond = 100
-
-// cpu is how much processor time ingotd has used.
-func (b *bench) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(b.cmd.Process.Pid), "stat"))
-	if err != nil {
-		return 0, err
+// queued is for how many seconds each node's deployment waited for a conductor, or had it work.
+func (b *bench) queued(f *fleet.Fleet) ([]float64, error) {
+	all := make([]float64, len(f.Machines))
+	g, ctx := errgroup.WithContext(b.ctx)
+	g.SetLimit(16)
+	for i, m := range f.Machines {
+		g.Go(func() error {
+			line, err := b.site.api.Timeline(ctx, m.Name, "")
+			if err != nil {
+				return err
+			}
+			t := trace.Last(line.Traces, "deploy")
+			if t == nil {
+				return fmt.Errorf("the time line of %s has no deployment", m.Name)
+			}
+			all[i] = spent(t.Spans, trace.Conductor)
+			return nil
+		})
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	var ticks int64
-	for _, i := range []int{11, 12} { // utime, stime; see proc(5), counted after the name
-		n, err := strconv.ParseInt(fields[i], 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+	return all, g.Wait()
 }
 
-// memory is the resident memory of ingotd in MiB. The database is in the same process.
-func (b *bench) memory() (float64, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(b.cmd.Process.Pid), "status"))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kb, err := strconv.ParseFloat(strings.Fields(v)[0], 64)
-			return kb / 1024, err
+// spent adds up the seconds of a kind among spans, and the spans in them.
+func spent(spans []rest.Span, kind string) (sum float64) {
+	for _, s := range spans {
+		if len(s.Spans) > 0 {
+			sum += spent(s.Spans, kind)
+		} else if s.Kind == kind {
+			sum += s.Seconds
 		}
 	}
-	return 0, errors.New("no VmRSS in the status of ingotd")
+	return sum
 }

@@ -61,7 +61,7 @@ func Start(t testing.TB, p service.Personality, change ...func(*service.Config))
 	return start(t, nil, p, change...)
 }
 
-func start(t testing.TB, conn *net.UDPConn, p service.Personality, change ...func(*service.Config)) *Bench {
+func start(t testing.TB, conn net.PacketConn, p service.Personality, change ...func(*service.Config)) *Bench {
 	t.Helper()
 	b := &Bench{Machine: &bmc.Memory{}}
 	var err error

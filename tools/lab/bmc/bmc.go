@@ -132,7 +132,7 @@ type BMC struct {
 
 // Start makes a controller that answers on conn until Close. It takes conn over. Without conn it has no IPMI over the
 // network.
-func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
+func Start(conn net.PacketConn, cfg Config) (*BMC, error) {
 	if cfg.Machine == nil {
 		return nil, errors.New("start controller: no machine")
 	}
@@ -174,7 +174,7 @@ func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
 	if conn == nil {
 		return b, nil
 	}
-	b.conn = &packetConn{UDPConn: conn, bmc: b}
+	b.conn = &packetConn{PacketConn: conn, bmc: b}
 	b.srv = server.NewServer(b.state, b.conn, server.WithHandlerRegistry(reg))
 	b.served.Go(func() {
 		if err := b.srv.Serve(b.ctx); err != nil && b.ctx.Err() == nil {

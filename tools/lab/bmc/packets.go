@@ -10,7 +10,7 @@ import (
 
 // packetConn is the controller's socket, with its faults.
 type packetConn struct {
-	*net.UDPConn
+	net.PacketConn
 	bmc     *BMC
 	sending sync.WaitGroup
 
@@ -57,17 +57,19 @@ func (c *packetConn) send(p []byte, addr net.Addr) (int, error) {
 		delete(c.waiting, a.AddrPort())
 		c.mu.Unlock()
 	}
-	return c.UDPConn.WriteTo(p, addr)
+	return c.PacketConn.WriteTo(p, addr)
 }
 
 func (c *packetConn) ReadFrom(p []byte) (int, net.Addr, error) {
 	for {
-		n, addr, err := c.UDPConn.ReadFromUDP(p)
+		n, addr, err := c.PacketConn.ReadFrom(p)
 		if err != nil {
 			return n, addr, err
 		}
 		if !c.bmc.faults.Load().Silent {
-			c.asked(addr.AddrPort())
+			if a, ok := addr.(*net.UDPAddr); ok {
+				c.asked(a.AddrPort())
+			}
 			return n, addr, nil
 		}
 	}

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -40,7 +39,8 @@ const (
 	Password = "ingot-fleet"
 )
 
-// Port is the UDP port of every controller, at its own address.
+// Port is the UDP port of every controller, at its own address, in the network 77. In network n it is larger by n-77:
+// the controllers of a fleet share one socket, which would get the packets of another fleet at its port.
 const Port = 6230
 
 // Options of a fleet.
@@ -80,6 +80,7 @@ type Fleet struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 	life  sync.WaitGroup
+	wires *exchange
 
 	Machines []*Machine
 	counters
@@ -100,6 +101,10 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	o.Trouble = cmp.Or(o.Trouble, 20*time.Second)
 	f := &Fleet{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), table: agent.Steps(nil, nil)}
 	f.http = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	var err error
+	if f.wires, err = listen(Port + int(f.o.Network) - 77); err != nil {
+		return nil, fmt.Errorf("start the controllers of a fleet (another one on this host needs another network): %w", err)
+	}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for i := range o.Nodes {
 		m, err := f.machine(i)
@@ -122,11 +127,8 @@ func (f *Fleet) machine(i int) (*Machine, error) {
 	m := &Machine{number: i, f: f, rng: rng, Name: fmt.Sprintf("fleet-%05d", i), UUID: id,
 		MAC:  fmt.Sprintf("02:f1:ee:%02x:%02x:%02x", byte(i>>16), byte(i>>8), byte(i)),
 		Addr: netip.AddrFrom4([4]byte{127, f.o.Network, byte(i / 250), byte(i%250 + 1)})}
-	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.Addr, Port)))
-	if err != nil {
-		return nil, fmt.Errorf("start the controller of %s (a fleet of %d needs as many open files: see ulimit -n): %w",
-			m.Name, f.o.Nodes, err)
-	}
+	conn := f.wires.at(m.Addr)
+	var err error
 	m.bmc, err = bmc.Start(conn, bmc.Config{Name: m.Name, UUID: id, User: User, Password: Password, Machine: m})
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -148,7 +150,7 @@ func (f *Fleet) Close() error {
 		errs = append(errs, m.bmc.Close())
 	}
 	f.life.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, f.wires.Close())...)
 }
 
 // Overlaps counts requests that reached a controller while another client waited for its answer.
