@@ -66,6 +66,7 @@ group() {
 		need docker-registry "an OCI registry to publish to"
 		need postgresql "a database server of the store's tests"
 		need faketime "sets that server's clock wrong"
+		need pgbouncer "pools connections to it"
 		need dnsmasq-base "a DHCP server that is not ours"
 		;;
 	database)

@@ -41,6 +41,7 @@ var kinds = []kind{
 	{"slow the agents' link to a conductor", 3 * time.Second, 12 * time.Second, 2},
 	{"drop the agents' connections to a conductor", 0, 0, 2},
 	{"restart the database", time.Second / 2, 5 * time.Second, 1},
+	{"take the database away past all leases", 17 * time.Second, 35 * time.Second, 1},
 	{"crash the database", time.Second / 2, 5 * time.Second, 1},
 	{"fill the database's disk", 2 * time.Second, 8 * time.Second, 1},
 	{"set the database's clock an hour forward", 2 * time.Second, 30 * time.Second, 1},
@@ -150,7 +151,7 @@ func (b *befaller) befall(ctx context.Context, f fault) error {
 		begin = do(func() { c.agents.Slow(f.lasts / 20) })
 	case "drop the agents' connections to a conductor":
 		part, begin, end = "agents' link "+c.name, do(c.agents.Drop), nothing
-	case "restart the database":
+	case "restart the database", "take the database away past all leases":
 		part, name, begin, end = "database", "", b.db.Stop, func() error { return b.db.Start(quick...) }
 	case "crash the database":
 		part, name, begin, end = "database", "", b.db.Kill, func() error { return b.db.Start(quick...) }

@@ -168,6 +168,42 @@ func (s *Server) usable(ctx context.Context, c *pgx.Conn) error {
 	if err := settings(time.Minute)(ctx, c); err != nil {
 		return s.refusal(err)
 	}
+	return s.unpooled(ctx, c)
+}
+
+// errPooled is the refusal of connections that are another client's between two transactions.
+const errPooled = "%s is behind a pool that gives a connection to another client after each transaction, and ingotd needs its own, for locks and wake-ups: pool by session (pool_mode = session), or leave the pool out"
+
+// unpooled refuses a connection whose session is not its own. While another connection has a transaction open, which
+// would have the session that was free last, each statement of this one must find its session.
+func (s *Server) unpooled(ctx context.Context, c *pgx.Conn) (err error) {
+	const who = `SELECT pg_backend_pid()::text`
+	pid := func(c *pgx.Conn) (string, error) {
+		res, err := c.PgConn().Exec(ctx, who).ReadAll()
+		if err != nil || len(res) != 1 || len(res[0].Rows) != 1 {
+			return "", errors.Join(errors.New("ask for the number of a session"), err)
+		}
+		return string(res[0].Rows[0][0]), nil
+	}
+	before, err := pid(c)
+	if err != nil {
+		return err
+	}
+	other, err := pgx.ConnectConfig(ctx, s.config)
+	if err != nil {
+		return s.refusal(err)
+	}
+	defer func() { err = errors.Join(err, other.Close(ctx)) }()
+	if _, err := other.PgConn().Exec(ctx, `BEGIN; `+who).ReadAll(); err != nil {
+		return s.refusal(err)
+	}
+	now, err := pid(c)
+	if err != nil {
+		return s.refusal(err)
+	}
+	if now != before {
+		return fmt.Errorf(errPooled, s)
+	}
 	return nil
 }
 
