@@ -244,6 +244,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 		en.SetBootImages(nb)
 	}
+	segment := segmentOf(cfg, nb)
+	if segment != nil {
+		nb.SetTurns(func() func(string) int { return others.Turns(*segment) })
+	}
 
 	allocator := alloc.New(st, log)
 	clients, err := limit.ParseClients(cfg.API.TrustedProxies)
@@ -268,7 +272,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		defer between.close()
 		reachPeer = between.address
 	}
-	said := about(cfg, types, reach, reachPeer).Text()
+	said := about(cfg, types, reach, reachPeer, segment).Text()
 	drainer := drain.New(en, drain.Config{Name: cfg.Name(), Others: others.Others, Stop: end,
 		Describe: func(ctx context.Context, draining bool) error {
 			state := postgres.Up

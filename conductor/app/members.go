@@ -8,13 +8,23 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/member"
+	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
 // about describes this conductor to the others. reach is where agents reach it, and peers where other conductors do.
-func about(cfg config.Config, types *driver.Table, reach, peers string) member.About {
+func about(cfg config.Config, types *driver.Table, reach, peers string, boot *member.Segment) member.About {
 	return member.About{Agents: reach, Peer: peers, Group: cfg.ConductorGroup, Types: types.Names(),
-		Weight: float64(cfg.ConductorWeight)}
+		Weight: float64(cfg.ConductorWeight), Boot: boot}
+}
+
+// segmentOf is the network on which this conductor and others of its database take turns in answering DHCP; nil when
+// it answers none, or is the only one.
+func segmentOf(cfg config.Config, nb *netboot.Server) *member.Segment {
+	if nb == nil || cfg.Store.Server() == "" || !nb.Network().IsValid() {
+		return nil
+	}
+	return &member.Segment{Mode: cfg.Netboot.DHCP, Network: nb.Network().String()}
 }
 
 // agentsOf returns where agents reach the living conductors except self.

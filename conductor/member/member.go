@@ -3,7 +3,7 @@
 // A conductor's own row in the database, its beats and its fencing are package postgres's. This one has the description
 // that each gives of itself, and places a node that no conductor owns: rendezvous hashing among those that live,
 // serve its conductor group and have its hardware type, weighted, so that a conductor that comes or goes moves no more
-// nodes than its share.
+// nodes than its share. By the same hash the conductors on one network take turns in answering machines that boot.
 package member
 
 import (
@@ -26,6 +26,15 @@ type About struct {
 	Group  string   `json:"group,omitempty"` // conductor group that it serves; "" is that of nodes without one
 	Types  []string `json:"types"`           // hardware types
 	Weight float64  `json:"weight"`          // share of the nodes, against the others' weights
+	// Boot is the network whose machines it answers over DHCP; nil: none, or it is of a program that does not take
+	// turns.
+	Boot *Segment `json:"boot,omitempty"`
+}
+
+// Segment is a network on which conductors take turns in answering DHCP.
+type Segment struct {
+	Mode    string `json:"mode"`    // netboot.dhcp
+	Network string `json:"network"` // its prefix
 }
 
 // Text is About as it is stored.
@@ -144,6 +153,46 @@ func best(among []Conductor, nodeUUID, group, driver string, draining bool) stri
 		}
 	}
 	return name
+}
+
+// doubt is how much older than the newest beat a conductor's last one is when it counts as silent: it has missed two.
+// Long before it is taken for dead the others answer machines in its place, which does no harm if it lives.
+const doubt = 5 * time.Second
+
+// Turns returns the order in which the conductors of a segment answer, as they are now: how many of them come before
+// this one for a machine or an address, or -1 for all if this one drains and another answers.
+func (c *Conductors) Turns(on Segment) func(key string) int { return Turns(c.All(), c.self, on) }
+
+// Turns is Conductors.Turns of the one with the name self among those given.
+func Turns(among []Conductor, self string, on Segment) func(key string) int {
+	var newest time.Time
+	for _, m := range among {
+		if m.LastBeat.After(newest) {
+			newest = m.LastBeat
+		}
+	}
+	var others []string
+	leaves := false
+	for _, m := range among {
+		switch {
+		case m.Name == self:
+			leaves = m.Draining
+		case m.Alive && !m.Draining && m.Boot != nil && *m.Boot == on && newest.Sub(m.LastBeat) <= doubt:
+			others = append(others, m.Name)
+		}
+	}
+	if leaves && len(others) > 0 {
+		return func(string) int { return -1 }
+	}
+	return func(key string) (before int) {
+		mine := score(self, key, 1)
+		for _, name := range others {
+			if s := score(name, key, 1); s > mine || s == mine && name < self {
+				before++
+			}
+		}
+		return before
+	}
 }
 
 // score is high for the conductor that a node is to have. Of all conductors each has the highest for a share of the

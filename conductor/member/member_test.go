@@ -3,7 +3,9 @@ package member
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -105,5 +107,73 @@ func TestWhoMayHaveANode(t *testing.T) {
 	}
 	if c.self = "c2"; !c.Others() {
 		t.Error("c2 does not see that c1 takes nodes")
+	}
+}
+
+// TestTurns: for each machine the conductors of a segment have an order, in which each is first for its share. One that
+// is gone, drains, is silent, has another segment or takes no turns is not in it.
+func TestTurns(t *testing.T) {
+	on := Segment{Mode: "server", Network: "10.77.0.0/24"}
+	beat := time.Now()
+	all := conductors(1, 7, 2) // the weights are those of nodes
+	for i := range all {
+		all[i].Boot, all[i].LastBeat = &Segment{Mode: "server", Network: "10.77.0.0/24"}, beat.Add(-2*time.Second)
+	}
+	all[0].LastBeat = beat
+	const machines = 3000
+	mac := func(i int) string { return fmt.Sprintf("52:54:00:00:%02x:%02x", i>>8, i&0xff) }
+	// order returns which of the conductors has which place for a machine.
+	order := func(among []Conductor, key string) map[int]string {
+		got := map[int]string{}
+		for _, m := range among {
+			place := Turns(among, m.Name, on)(key)
+			if m.Alive && !m.Draining && m.Boot != nil && *m.Boot == on && beat.Sub(m.LastBeat) <= doubt {
+				got[place] += m.Name
+			}
+		}
+		return got
+	}
+	first := map[string]int{}
+	for i := range machines {
+		got := order(all, mac(i))
+		if len(got) != 3 || len(got[0]) != 2 || len(got[1]) != 2 || len(got[2]) != 2 {
+			t.Fatalf("the order for %s is %v", mac(i), got)
+		}
+		first[got[0]]++
+	}
+	for name, n := range first {
+		if math.Abs(float64(n)/machines-1./3) > 0.04 {
+			t.Errorf("%s is the first for %d of %d machines", name, n, machines)
+		}
+	}
+	for name, out := range map[string]func(*Conductor){
+		"gone":            func(m *Conductor) { m.Alive = false },
+		"draining":        func(m *Conductor) { m.Draining = true },
+		"silent":          func(m *Conductor) { m.LastBeat = beat.Add(-doubt - time.Millisecond) },
+		"another mode":    func(m *Conductor) { m.Boot = &Segment{Mode: "proxy", Network: on.Network} },
+		"another network": func(m *Conductor) { m.Boot = &Segment{Mode: on.Mode, Network: "10.78.0.0/24"} },
+		"an older one":    func(m *Conductor) { m.Boot = nil },
+	} {
+		two := slices.Clone(all)
+		out(&two[1])
+		for i := range 100 {
+			was, got := order(all, mac(i)), order(two, mac(i))
+			if len(got) != 2 || got[0] == "" || got[1] == "" || was[0] != "c2" && got[0] != was[0] {
+				t.Errorf("%s: the order for %s is %v, and was %v", name, mac(i), got, was)
+			}
+		}
+	}
+	all[0].Draining = true
+	if got := Turns(all, "c1", on)("x"); got != -1 {
+		t.Errorf("one that drains is number %d", got)
+	}
+	all[1].Alive, all[2].Alive = false, false
+	if got := Turns(all, "c1", on)("x"); got != 0 {
+		t.Errorf("one that drains, and is alone, is number %d", got)
+	}
+	c := New("c2", rows{{Name: "c1", Epoch: 1, State: postgres.Up, Doc: About{Boot: &on}.Text()},
+		{Name: "c2", Epoch: 2, State: postgres.Up, Doc: About{Boot: &on}.Text()}})
+	if a, b := c.Turns(on)("k"), Turns(c.All(), "c1", on)("k"); a+b != 1 {
+		t.Errorf("the two are number %d and %d", a, b)
 	}
 }

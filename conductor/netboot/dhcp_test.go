@@ -356,7 +356,7 @@ func TestPool(t *testing.T) {
 		if want != "" {
 			w = ip(want)
 		}
-		a, err := p.pick(mac, w, leases, now)
+		a, err := p.pick(mac, w, leases, now, nil)
 		if err != nil {
 			return err.Error()[:13]
 		}

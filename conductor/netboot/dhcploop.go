@@ -84,6 +84,9 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		s.notAnswered(q, a)
 		return nil, nil
 	}
+	if !s.isOurTurn(q, port) {
+		return nil, nil
+	}
 	if s.cfg.Mode == Leases && !a.boot && !a.disk && q.firmware != plain && s.refused.speak("no boot "+q.mac, s.now()) {
 		s.log.Info("machine gets an address, but nothing to boot", "node", a.node.UUID, "mac", q.mac, "err", a.why)
 	}
@@ -158,6 +161,9 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 	}
 	switch q.typ {
 	case dhcpv4.MessageTypeDecline:
+		if s.turns != nil && q.server.IsValid() && q.server != s.cfg.Address {
+			return nil, nil // the conductor that it names does that
+		}
 		// Another host uses the address: it is not leased for a while, and the machine starts over.
 		s.log.Warn("machine found its address in use by another", "node", a.node.UUID, "mac", q.mac, "address",
 			q.requested)
@@ -166,7 +172,12 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 			return nil, err
 		}
 		s.pool.decline(q.requested, now)
-		return nil, s.store.DeleteLease(ctx, q.mac)
+		if err := s.store.DeleteLease(ctx, q.mac); err != nil || s.turns == nil {
+			return nil, err
+		}
+		// The other conductors must not lease it either.
+		return nil, s.store.PutLease(ctx, node.Lease{MAC: "declined " + q.requested.String(), IP: q.requested.String(),
+			ExpiresAt: now.Add(declineTime)})
 	case dhcpv4.MessageTypeRelease:
 		l, err := s.store.Lease(ctx, q.mac)
 		if err != nil || l.IP != q.client.String() {
@@ -175,33 +186,43 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 		l.ExpiresAt = now // the record stays, and with it the address
 		return nil, s.store.PutLease(ctx, l)
 	}
-	mine := netip.Addr{}
-	if q.typ != dhcpv4.MessageTypeInform {
+	if q.typ == dhcpv4.MessageTypeInform {
+		return answer(q, a, netip.Addr{}, s.cfg)
+	}
+	var turns func(string) int
+	if s.turns != nil {
+		turns = s.turns()
+	}
+	for again := false; ; again = true {
 		leases, err := s.store.Leases(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if mine, err = s.pool.pick(q.mac, q.want(), leases, now); err != nil {
-			return nil, err
-		}
-	}
-	reply, err := answer(q, a, mine, s.cfg)
-	if reply == nil || err != nil {
-		return nil, err
-	}
-	switch {
-	case reply.MessageType() == dhcpv4.MessageTypeOffer:
-		s.pool.offered(q.mac, mine, now)
-	case reply.MessageType() == dhcpv4.MessageTypeAck && mine.IsValid():
-		// Stored before the machine learns of it: a promised lease survives a restart.
-		err := s.store.PutLease(ctx,
-			node.Lease{MAC: q.mac, IP: mine.String(), NodeUUID: a.node.UUID, ExpiresAt: now.Add(s.cfg.LeaseTime)})
+		mine, err := s.pool.pick(q.mac, q.want(), leases, now, turns)
 		if err != nil {
 			return nil, err
 		}
-		s.pool.leased(q.mac)
-		s.log.Info("address leased", "node", a.node.UUID, "mac", q.mac, "address", mine, "file",
-			reply.BootFileNameOption())
+		reply, err := answer(q, a, mine, s.cfg)
+		if reply == nil || err != nil {
+			return nil, err
+		}
+		switch reply.MessageType() {
+		case dhcpv4.MessageTypeOffer:
+			s.pool.offered(q.mac, mine, now)
+		case dhcpv4.MessageTypeAck:
+			// Stored before the machine learns of it: a promised lease survives a restart.
+			err := s.store.PutLease(ctx,
+				node.Lease{MAC: q.mac, IP: mine.String(), NodeUUID: a.node.UUID, ExpiresAt: now.Add(s.cfg.LeaseTime)})
+			if err != nil && turns != nil && !again {
+				continue // another conductor has leased the address just now, most likely: then the answer is NAK
+			}
+			if err != nil {
+				return nil, err
+			}
+			s.pool.leased(q.mac)
+			s.log.Info("address leased", "node", a.node.UUID, "mac", q.mac, "address", mine, "file",
+				reply.BootFileNameOption())
+		}
+		return reply, nil
 	}
-	return reply, nil
 }

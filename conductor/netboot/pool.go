@@ -25,6 +25,10 @@ type pool struct {
 	declined map[netip.Addr]time.Time
 }
 
+// clockSkew is how much the clocks of conductors may differ that lease addresses of one range: an expired lease of
+// another machine is left alone for as long.
+const clockSkew = 5 * time.Minute
+
 type offer struct {
 	addr  netip.Addr
 	until time.Time
@@ -76,8 +80,11 @@ func (p *pool) usable(a netip.Addr, now time.Time) bool {
 }
 
 // pick chooses the address for a MAC, in this order: the one it has or had, the one it was offered, the one it wants,
-// one that was never leased, and the one whose lease expired first.
-func (p *pool) pick(mac string, want netip.Addr, leases []node.Lease, now time.Time) (netip.Addr, error) {
+// one that was never leased, and the one whose lease expired first. With turns not nil other conductors lease addresses
+// of the range: of those never leased each takes first the ones for which it is the first in order, since what another
+// has only offered is not in the store.
+func (p *pool) pick(mac string, want netip.Addr, leases []node.Lease, now time.Time,
+	turns func(string) int) (netip.Addr, error) {
 	taken := map[netip.Addr]node.Lease{}
 	var own netip.Addr
 	for _, l := range leases {
@@ -114,16 +121,29 @@ func (p *pool) pick(mac string, want netip.Addr, leases []node.Lease, now time.T
 	if free(want) {
 		return want, nil
 	}
-	var oldest netip.Addr
+	expired := now
+	if turns != nil {
+		expired = now.Add(-clockSkew)
+	}
+	var oldest, others netip.Addr
 	for a := p.start; !p.end.Less(a); a = a.Next() {
 		if free(a) {
-			return a, nil
+			if turns == nil || turns(a.String()) == 0 {
+				return a, nil
+			}
+			if !others.IsValid() {
+				others = a
+			}
+			continue
 		}
 		l, t := taken[a]
-		if t && p.usable(a, now) && !l.ExpiresAt.After(now) &&
+		if t && p.usable(a, now) && !l.ExpiresAt.After(expired) &&
 			(!oldest.IsValid() || l.ExpiresAt.Before(taken[oldest].ExpiresAt)) {
 			oldest = a
 		}
+	}
+	if others.IsValid() {
+		return others, nil
 	}
 	if oldest.IsValid() {
 		return oldest, nil

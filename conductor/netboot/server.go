@@ -162,13 +162,15 @@ type Server struct {
 	transfers tftpLimits
 	replies   replies
 	installed replies // requests of installed systems that are looked into
+	waits     waits
 	seeds     seeds
 	images    bootImages
 
 	mu       sync.Mutex
 	machines map[string]string // the nodes as which machines were recognised, by MAC
 
-	link      func() string // the interface of the provisioning network, "" if there is none
+	turns     func() func(key string) int // nil: no other conductor is on this network
+	link      func() string               // the interface of the provisioning network, "" if there is none
 	neighbour func(netip.Addr) string
 
 	dhcp, boot dhcpConn // ports 67 and 4011
@@ -226,6 +228,22 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 		}
 	}
 	return s, nil
+}
+
+// Network is the network whose machines this server answers over DHCP; the zero Prefix without DHCP, or if it is not
+// known.
+func (s *Server) Network() netip.Prefix {
+	p := s.cfg.Prefix
+	if s.cfg.Mode == Proxy && !p.IsValid() {
+		var err error
+		if p, err = prefixOf(s.cfg.Interface, s.cfg.Address); err != nil {
+			return netip.Prefix{}
+		}
+	}
+	if s.cfg.Mode == Off || !p.IsValid() {
+		return netip.Prefix{}
+	}
+	return p.Masked()
 }
 
 // prefixOf finds the network that an address of an interface belongs to.

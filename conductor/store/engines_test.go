@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -15,4 +16,16 @@ func TestPostgreSQL(t *testing.T) {
 		o.Alone, o.CacheNodes = true, 2
 		return openOptions(t, o)
 	})
+}
+
+// TestAddressesOfTwoConductors: two conductors that lease addresses of one range at once give each to one machine.
+func TestAddressesOfTwoConductors(t *testing.T) {
+	o := store.ServerOptions(t)
+	o.Key, o.Alone = bytes.Repeat([]byte{7}, 32), true
+	var both []*store.Store
+	for _, name := range []string{"c1", "c2"} {
+		o.Dir, o.Name = t.TempDir(), name
+		both = append(both, openOptions(t, o))
+	}
+	storetest.LeaseOnce(t, t.Context(), both[0], both[1])
 }

@@ -41,6 +41,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"Inventory", inventory},
 		{"Results", results},
 		{"Leases", leases},
+		{"LeaseOnce", func(t *testing.T, ctx context.Context, s *store.Store) { LeaseOnce(t, ctx, s, s) }},
 		{"DeleteNode", deleteNode},
 		{"Resources", resources},
 		{"Allocate", allocate},
@@ -564,6 +565,56 @@ func leases(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	must(t, s.DeleteLease(ctx, other.MAC))
 	refused(t, "a deleted lease is still there", store.ErrNotFound, second(s.LeaseByIP(ctx, l.IP)))
+}
+
+// LeaseOnce lets machines ask for the addresses of one range at two writers of a database at once, some of them leased
+// before and expired: each address is given to one machine, and each machine that is refused one hears who has it.
+func LeaseOnce(t *testing.T, ctx context.Context, a, b *store.Store) {
+	const addresses, machines = 12, 40
+	address := func(i int) string { return fmt.Sprint("192.0.2.", 1+i%addresses) }
+	for i := range addresses / 2 {
+		must(t, a.PutLease(ctx,
+			node.Lease{MAC: fmt.Sprint("old", i), IP: address(i), ExpiresAt: time.Now().Add(-time.Hour)}))
+	}
+	var mu sync.Mutex
+	has := map[string]string{}
+	var wg sync.WaitGroup
+	for i := range machines {
+		s, mac := []*store.Store{a, b}[i%2], fmt.Sprint("mac", i)
+		wg.Go(func() {
+			for k := range addresses {
+				ip := address(i/2 + k) // the two writers begin with the same ones
+				err := s.PutLease(ctx,
+					node.Lease{MAC: mac, IP: ip, NodeUUID: "n", ExpiresAt: time.Now().Add(time.Hour)})
+				var held *store.LeaseHeldError
+				switch {
+				case errors.As(err, &held) && held.MAC != mac && held.IP == ip:
+					continue
+				case err != nil:
+					t.Errorf("lease %s to %s: %v", ip, mac, err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if other, twice := has[ip]; twice {
+					t.Errorf("%s is leased to %s and to %s", ip, other, mac)
+				}
+				has[ip] = mac
+				return
+			}
+		})
+	}
+	wg.Wait()
+	all, err := b.Leases(ctx)
+	must(t, err)
+	for _, l := range all {
+		if has[l.IP] != l.MAC {
+			t.Errorf("%s is leased to %s, but was given to %s", l.IP, l.MAC, has[l.IP])
+		}
+	}
+	if len(has) != addresses || len(all) != addresses {
+		t.Errorf("%d of %d addresses were given, and %d are stored", len(has), addresses, len(all))
+	}
 }
 
 func deleteNode(t *testing.T, ctx context.Context, s *store.Store) {
