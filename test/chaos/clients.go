@@ -107,7 +107,7 @@ func pause(ctx context.Context, rng *rand.Rand, most time.Duration) bool {
 func (c *clients) create(ctx context.Context, machines []*fleet.Machine) error {
 	for _, m := range machines {
 		a := c.ask(ctx, c.all[0], http.MethodPost, "/v1/nodes", client.NewNode{Name: m.Name, UUID: m.UUID.String(),
-			Driver: "ipmi", DriverInfo: map[string]any{"ipmi_address": m.Addr.String(), "ipmi_port": fleet.Port,
+			Driver: "ipmi", DriverInfo: map[string]any{"ipmi_address": m.Addr.String(), "ipmi_port": m.Port(),
 				"ipmi_username": fleet.User, "ipmi_password": fleet.Password}, Extra: map[string]any{"chaos": unset},
 			InstanceInfo: map[string]any{"image_source": "http://192.0.2.1/fleet.raw", "image_os_hash_algo": "sha256",
 				"image_os_hash_value": strings.Repeat("ab", 32)}})
@@ -128,6 +128,10 @@ func (c *clients) registers(ctx context.Context, rng *rand.Rand) {
 	last := map[string]string{}
 	for pause(ctx, rng, time.Second/3) {
 		node := c.nodes[rng.IntN(len(c.nodes))]
+		if rng.IntN(16) == 0 {
+			c.list(ctx, c.any(rng))
+			continue
+		}
 		switch rng.IntN(4) {
 		case 0:
 			c.change(ctx, c.any(rng), node, "")
@@ -159,6 +163,35 @@ func (c *clients) read(ctx context.Context, at *conductor, node string) (string,
 	o.value = n.Extra.Chaos
 	c.history.add(o)
 	return o.value, true
+}
+
+// list reads all registers.
+func (c *clients) list(ctx context.Context, at *conductor) {
+	call := c.history.now()
+	a := c.ask(ctx, at, http.MethodGet, "/v1/nodes?fields=uuid,extra&limit=1000", nil)
+	end := c.history.now()
+	var got struct {
+		Nodes []struct {
+			UUID  string
+			Extra struct{ Chaos string }
+		}
+	}
+	if !a.ok() {
+		return
+	}
+	if err := json.Unmarshal(a.body, &got); err != nil {
+		c.fault("the list at %s: %v", at.name, err)
+	}
+	seen := 0
+	for _, n := range got.Nodes {
+		if n.Extra.Chaos != "" {
+			c.history.add(&op{node: n.UUID, conductor: at.name, value: n.Extra.Chaos, call: call, end: end})
+			seen++
+		}
+	}
+	if seen != len(c.nodes) {
+		c.fault("the list at %s has %d of the %d machines' nodes", at.name, seen, len(c.nodes))
+	}
 }
 
 // change writes a new value into a register, where old is not empty only if it is that.

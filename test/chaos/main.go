@@ -132,7 +132,8 @@ func run(ctx context.Context, o options) (faults []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	gone := sync.OnceValue(f.Close)
+	defer func() { err = errors.Join(err, gone()) }()
 	c := &clients{site: s, history: &history{began: began}, say: say, codes: map[int]int{}, made: map[string]bool{},
 		values: map[string]int64{}, asked: map[string]int{}}
 	if err := c.create(ctx, f.Machines); err != nil {
@@ -199,7 +200,7 @@ func run(ctx context.Context, o options) (faults []string, err error) {
 	faults = append(append(append(faults, c.faults...), w.faults...), w.again(c.asked)...)
 	faults = append(faults, s.logs()...)
 	web.CloseIdleConnections()
-	if err := f.Close(); err != nil {
+	if err := gone(); err != nil {
 		return faults, err
 	}
 	return append(faults, s.left(ctx)...), watchErr

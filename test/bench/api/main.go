@@ -83,6 +83,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fl.StringVar(&base, "base", "", "measure against the ingotd of this commit instead: a shorter set, both in turn")
 	fl.IntVar(&rounds, "n", against.MinRounds, "rounds against -base")
 	only := fl.Bool("logins", false, "measure logins beside guessed passwords, and nothing else")
+	postgres := fl.Bool("postgres", false, "measure ingotd and a real Ironic, both on PostgreSQL, and nothing else")
 	if err := fl.Parse(args); err != nil {
 		return err
 	}
@@ -98,8 +99,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	b.report = report{At: time.Now().UTC().Truncate(time.Second),
 		Machine: fmt.Sprintf("%d × %s", runtime.NumCPU(), processor())}
 	parts := []func() error{b.flushes, b.small, b.large, func() error { return b.cycles(200) }, b.logins}
-	if *only {
+	switch {
+	case *only:
 		parts = []func() error{b.logins}
+	case *postgres:
+		parts = []func() error{b.postgres}
 	}
 	for _, part := range parts {
 		if err := part(); err != nil {

@@ -77,8 +77,11 @@ func (s *server) stop() string {
 // ticksPerSecond is USER_HZ, which Linux fixes for its interfaces to programs.
 const ticksPerSecond = 100
 
-// cpu is how much processor time the process has used.
+// cpu is how much processor time the process has used; 0 of one that was not started here.
 func (s *server) cpu() (time.Duration, error) {
+	if s.cmd == nil {
+		return 0, nil
+	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 	if err != nil {
 		return 0, err

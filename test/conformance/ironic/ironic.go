@@ -31,6 +31,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/port"
 	"github.com/ingot-metal/ingot/test/kit/proc"
+	"github.com/ingot-metal/ingot/tools/lab/pg"
 )
 
 // Auth is a kind of authentication, by Ironic's names.
@@ -49,7 +50,10 @@ type Options struct {
 	Dir                   string // for all data, empty or not there, removed by Stop; "" is a new temporary one
 	Binary                string // an ingotd; "" is one of this tree, built when needed
 	IronicAddr, IngotAddr string // HOST:PORT to listen on; "" is any free port of loopback
-	Log                   *slog.Logger
+	// Server has a database for each, "ironic" and "ingot", which Start makes; nil: MariaDB for Ironic, SQLite for
+	// ingotd.
+	Server *pg.Cluster
+	Log    *slog.Logger
 
 	patience time.Duration // for each program to answer; zero is three minutes
 	programs debian.Tree   // none: they are unpacked
@@ -160,8 +164,11 @@ func (p *Pair) path(name string) string { return filepath.Join(p.o.Dir, name) }
 func (p *Pair) start(ctx context.Context) error {
 	if p.programs = p.o.programs; p.programs.Root == "" {
 		var err error
-		if p.programs, err = debian.Unpack(ctx, p.o.Log, "ironic-common", "mariadb-server-core",
-			keystone.Package); err != nil {
+		packages := []string{"ironic-common", "mariadb-server-core", keystone.Package}
+		if p.o.Server != nil {
+			packages = append(packages, "python3-psycopg2")
+		}
+		if p.programs, err = debian.Unpack(ctx, p.o.Log, packages...); err != nil {
 			return fmt.Errorf("get Ironic from Debian's packages (of Debian 12; was apt-get update run?): %w", err)
 		}
 	}

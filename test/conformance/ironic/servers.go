@@ -14,6 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/debian"
 	"github.com/ingot-metal/ingot/test/kit/port"
 	"github.com/ingot-metal/ingot/test/kit/proc"
+	"github.com/ingot-metal/ingot/tools/lab/pg"
 )
 
 //go:embed reset.py
@@ -31,9 +32,17 @@ func (p *Pair) script(name string, args ...string) proc.Program {
 	return p.python(name, append([]string{p.programs.Program(name)}, args...)...)
 }
 
-// database starts MariaDB with an empty database for Ironic. It does not authenticate, but only this user can reach the
-// socket. The data need not outlive the process.
+// database makes databases on the server of PostgreSQL, or starts MariaDB with an empty database for Ironic. That does
+// not authenticate, but only this user can reach the socket. The data need not outlive the process.
 func (p *Pair) database(ctx context.Context) error {
+	if s := p.o.Server; s != nil {
+		for _, name := range []string{"ironic", "ingot"} {
+			if _, err := s.Query(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	share := filepath.Join(p.programs.Root, "usr/share/mysql")
 	if err := os.Mkdir(p.path("db"), 0o700); err != nil {
 		return fmt.Errorf("make a folder for MariaDB: %w", err)
@@ -94,6 +103,10 @@ func (p *Pair) ironic(ctx context.Context, a access) error {
 	for _, i := range interfaces {
 		fmt.Fprintf(&kinds, "enabled_%s_interfaces = %s\n", i.kind, i.enabled)
 	}
+	database := "mysql+pymysql://root@localhost/ironic?unix_socket=%DIR%/db.sock"
+	if s := p.o.Server; s != nil {
+		database = fmt.Sprintf("postgresql+psycopg2://%s:%s@127.0.0.1:%d/ironic", pg.User, pg.Password, s.Port)
+	}
 	conf, err := p.write("ironic.conf", fmt.Sprintf(`[DEFAULT]
 host = %s
 my_ip = 127.0.0.1
@@ -113,7 +126,7 @@ auth_strategy = noauth
 host_ip = 127.0.0.1
 port = %s
 [database]
-connection = mysql+pymysql://root@localhost/ironic?unix_socket=%%DIR%%/db.sock
+connection = %s
 [conductor]
 sync_power_state_interval = 0
 [oslo_concurrency]
@@ -129,7 +142,8 @@ images_path = %%DIR%%/images
 instance_master_path = %%DIR%%/master
 [dhcp]
 dhcp_provider = none
-%s`, host, a.ironic, kinds.String(), apiHost, apiPort, rpcPort, a.ironicMore))
+%s`, host, a.ironic, kinds.String(), apiHost, apiPort, rpcPort, database,
+		a.ironicMore))
 	if err != nil {
 		return err
 	}
@@ -170,6 +184,14 @@ func (p *Pair) writeIngot(a access) error {
 	for _, i := range interfaces {
 		fmt.Fprintf(&kinds, "  enabled_%s_interfaces: [%s]\n", i.kind, i.enabled)
 	}
+	store := ""
+	if s := p.o.Server; s != nil {
+		secret, err := p.write("database-password", pg.Password+"\n")
+		if err != nil {
+			return err
+		}
+		store = fmt.Sprintf("store: {url: %q, password_file: %q}\n", s.URL("ingot"), secret)
+	}
 	_, err = p.write("ingotd.yaml", fmt.Sprintf(`data_dir: %%DIR%%/ingotd
 hostname: %s
 log_level: warn
@@ -180,7 +202,7 @@ hardware:
   enabled_types: [fake-hardware, ipmi, manual-management]
 %sapi:
   listen: %q
-%s`, host, agents, agents, kinds.String(), p.o.IngotAddr, a.ingot))
+%s%s`, host, agents, agents, kinds.String(), p.o.IngotAddr, a.ingot, store))
 	return err
 }
 

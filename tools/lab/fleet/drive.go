@@ -69,7 +69,7 @@ func (d *Driver) Create(ctx context.Context, machines []*Machine) error {
 	for _, m := range machines {
 		g.Go(func() error {
 			n, err := d.api.CreateNode(ctx, client.NewNode{Name: m.Name, Driver: "ipmi", ResourceClass: "fleet",
-				DriverInfo: map[string]any{"ipmi_address": m.Addr.String(), "ipmi_port": m.bmc.Addr().Port(),
+				DriverInfo: map[string]any{"ipmi_address": m.Addr.String(), "ipmi_port": m.Port(),
 					"ipmi_username": User, "ipmi_password": Password},
 				InstanceInfo: map[string]any{"image_source": "http://192.0.2.1/fleet.raw",
 					"image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}})

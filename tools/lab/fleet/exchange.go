@@ -1,13 +1,17 @@
 package fleet
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
 )
 
 // exchange is the one socket of all controllers of a fleet: with one each, 10,000 machines need more open files than
@@ -26,15 +30,23 @@ type exchange struct {
 const waiting = 16
 
 func listen(port int) (*exchange, error) {
-	c, err := net.ListenUDP("udp4", &net.UDPAddr{Port: port})
+	// Bound to loopback: nothing outside of this host may reach the controllers.
+	only := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var bound error
+		err := raw.Control(func(fd uintptr) { bound = unix.BindToDevice(int(fd), "lo") })
+		return errors.Join(err, bound)
+	}}
+	c, err := only.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))
 	if err != nil {
-		return nil, fmt.Errorf("listen at UDP port %d: %w", port, err)
+		return nil, fmt.Errorf("listen at UDP port %d of loopback: %w", port, err)
 	}
 	x := &exchange{conn: ipv4.NewPacketConn(c), port: port, of: map[netip.Addr]*line{}}
 	if err := x.conn.SetControlMessage(ipv4.FlagDst, true); err != nil {
 		return nil, fmt.Errorf("have the addresses of packets reported: %w", err)
 	}
-	_ = c.SetReadBuffer(4 << 20) // as much of it as the kernel allows
+	if u, ok := c.(*net.UDPConn); ok {
+		_ = u.SetReadBuffer(4 << 20) // as much of it as the kernel allows
+	}
 	x.done.Go(x.run)
 	return x, nil
 }

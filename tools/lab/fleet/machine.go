@@ -35,6 +35,9 @@ type Machine struct {
 	said      *bool // the power state that the controller claims; nil: the true one
 }
 
+// Port is the UDP port of its controller.
+func (m *Machine) Port() int { return int(m.bmc.Addr().Port()) }
+
 // Wire keeps the function that reads the boot flags.
 func (m *Machine) Wire(takeBoot func() bmc.Boot) { m.take = takeBoot }
 
