@@ -39,7 +39,7 @@ func (s *Server) newServers(alive time.Duration) {
 		grpc.InitialWindowSize(64 << 10), grpc.InitialConnWindowSize(256 << 10),
 		// Most connections are silent most of the time. TLS has a record in memory already when its bytes are read: a
 		// buffer above it would be 32 KiB for each agent and save no system call. What is sent is short but for plans.
-		grpc.ReadBufferSize(0), grpc.WriteBufferSize(8<<10),
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(8 << 10),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive, MaxConnectionIdle: idleTime}),
 	}
