@@ -1,8 +1,11 @@
 package bmc
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +34,16 @@ func (b *BMC) Overlaps() int64 {
 	return b.conn.overlaps.Load()
 }
 
+// waits reports whether a client may still wait: not one of this host that has closed its socket, as one does that
+// gives up and begins anew.
+func waits(a netip.AddrPort) bool {
+	if !a.Addr().IsLoopback() {
+		return true
+	}
+	sockets, err := os.ReadFile("/proc/net/udp")
+	return err != nil || bytes.Contains(sockets, fmt.Appendf(nil, ":%04X ", a.Port()))
+}
+
 // asked notes a request.
 func (c *packetConn) asked(from netip.AddrPort) {
 	c.mu.Lock()
@@ -39,6 +52,8 @@ func (c *packetConn) asked(from netip.AddrPort) {
 	for other, since := range c.waiting {
 		switch {
 		case now.Sub(since) > patience:
+			delete(c.waiting, other)
+		case other != from && !waits(other):
 			delete(c.waiting, other)
 		case other != from:
 			c.overlaps.Add(1)

@@ -1,0 +1,45 @@
+package bmc
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// TestOverlaps: a request that comes while another client waits is counted, but not when that one has given up.
+func TestOverlaps(t *testing.T) {
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Start(conn, Config{Name: "n", User: "u", Password: "p", Machine: &Memory{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	ask := func() net.Conn {
+		c, err := net.Dial("udp4", conn.LocalAddr().String())
+		if err == nil {
+			_, err = c.Write([]byte("nothing that is answered"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond) // until it has arrived
+		return c
+	}
+	first := ask()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := ask()
+	defer second.Close()
+	if n := b.Overlaps(); n != 0 {
+		t.Errorf("%d overlaps with a client that has given up", n)
+	}
+	third := ask()
+	defer third.Close()
+	if n := b.Overlaps(); n != 1 {
+		t.Errorf("%d overlaps with a client that waits, want 1", n)
+	}
+}
