@@ -449,6 +449,46 @@ func TestSessionWithoutCertificate(t *testing.T) {
 	}
 }
 
+// TestAgentLeavesBeforeHello: one that closes its side, or whose connection breaks, before it has said hello ends its
+// own session alone.
+func TestAgentLeavesBeforeHello(t *testing.T) {
+	r := newRig(t)
+	_, a := r.boot("")
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := a.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := agentv1.NewAgentsClient(conn).Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Canceled {
+		t.Errorf("Recv after the agent closed its side = %v, want Canceled", err)
+	}
+	for range 50 { // the end of the stream and that of its context race
+		ctx, cancel := context.WithCancel(t.Context())
+		if stream, err = agentv1.NewAgentsClient(conn).Session(ctx); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Millisecond, cancel)
+		if _, err := stream.Recv(); err == nil {
+			t.Fatal("the conductor answered before hello")
+		}
+	}
+	_, _, closeConn, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatalf("a session afterwards: %v", err)
+	}
+	closeConn()
+}
+
 func TestSessionOfAnOldBoot(t *testing.T) {
 	r := newRig(t)
 	n, a := r.boot("")

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,6 +29,7 @@ var (
 	errStopping = status.Error(codes.Unavailable, "the conductor is stopping, connect again")
 	errClosed   = status.Error(codes.Unavailable, "the conductor closed the session")
 	errOldBoot  = status.Error(codes.PermissionDenied, "this boot of the machine is over")
+	errLeft     = status.Error(codes.Canceled, "the agent left before its session was open")
 	errOldCA    = status.Error(codes.Unavailable, "the certificate's CA has been replaced, and no longer counts")
 )
 
@@ -221,17 +223,17 @@ func (ss *session) hello(received <-chan message) (*agentv1.Hello, error) {
 	case <-timer.C:
 		return nil, status.Error(codes.DeadlineExceeded, "no hello")
 	case <-ss.ctx.Done():
-		return nil, ss.reason()
+		return nil, cmp.Or(ss.reason(), errLeft)
 	}
 }
 
-// reason is the status to end the stream with.
+// reason is the status to end the stream with; nil if the agent closed its side or its connection broke.
 func (ss *session) reason() error {
 	err := context.Cause(ss.ctx)
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	return nil // the agent closed its side
+	return nil
 }
 
 // register makes ss the node's session and waits until the previous one has ended. known reports whether there was one:
@@ -257,7 +259,7 @@ func (s *Server) register(ss *session) (known bool, err error) {
 		case <-old.gone:
 		case <-ss.ctx.Done():
 			s.unregister(ss, true)
-			return false, ss.reason()
+			return false, cmp.Or(ss.reason(), errLeft)
 		}
 	}
 	return old != nil, nil
