@@ -29,7 +29,7 @@ var (
 	errStopping = status.Error(codes.Unavailable, "the conductor is stopping, connect again")
 	errClosed   = status.Error(codes.Unavailable, "the conductor closed the session")
 	errOldBoot  = status.Error(codes.PermissionDenied, "this boot of the machine is over")
-	errLeft     = status.Error(codes.Canceled, "the agent left before its session was open")
+	errLeft     = status.Error(codes.Unavailable, "the agent left before its session was open")
 	errOldCA    = status.Error(codes.Unavailable, "the certificate's CA has been replaced, and no longer counts")
 )
 
