@@ -47,7 +47,7 @@ func measureFlat(ctx context.Context, o *options, dir string, n int) (x flat, er
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	d := fleet.NewDriver(s.api, "available", 0, nil)
-	if err := errors.Join(d.Create(ctx, f.Machines), d.Run(ctx)); err != nil {
+	if err := prepare(ctx, f, d); err != nil {
 		return x, err
 	}
 	if err := until(ctx, func() string { return "some nodes are still being verified" }, func() (bool, error) {

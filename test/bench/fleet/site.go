@@ -28,7 +28,8 @@ import (
 // conductor is one ingotd.
 type conductor struct {
 	name, config, api, boot string
-	cmd                     *exec.Cmd // nil: it does not run
+	cmd                     *exec.Cmd  // nil: it does not run
+	ended                   chan error // of cmd, once
 	log                     bytes.Buffer
 }
 
@@ -130,8 +131,15 @@ func (s *site) start() error {
 		if err := cmd.Start(); err != nil {
 			return fmt.Errorf("start %s: %w", s.bin, err)
 		}
-		c.cmd = cmd
+		c.cmd, c.ended = cmd, make(chan error, 1)
+		go func() { c.ended <- cmd.Wait() }()
 		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
+			select {
+			case err := <-c.ended:
+				c.cmd = nil
+				return c.failed(err)
+			default:
+			}
 			resp, err := http.Get("http://" + c.api + "/ingot/v1/health")
 			if err != nil {
 				continue
@@ -171,10 +179,17 @@ func (c *conductor) stop() error {
 	}
 	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer kill.Stop()
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%s ended with %w:\n%s", c.name, err, c.log.String())
+	if err := <-c.ended; err != nil {
+		return c.failed(err)
 	}
 	return nil
+}
+
+// failed is the error of a conductor that has ended so, with the end of its log.
+func (c *conductor) failed(err error) error {
+	const most = 4 << 10
+	text := c.log.String()
+	return fmt.Errorf("%s ended (%v):\n%s", c.name, err, text[max(0, len(text)-most):])
 }
 
 // kill ends a conductor as a crash does.
@@ -184,7 +199,7 @@ func (c *conductor) kill() error {
 	if err := cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("kill %s: %w", c.name, err)
 	}
-	_ = cmd.Wait() // it says that it was killed
+	<-c.ended // it says that it was killed
 	return nil
 }
 
