@@ -68,6 +68,7 @@ group() {
 		need faketime "sets that server's clock wrong"
 		need pgbouncer "pools connections to it"
 		need dnsmasq-base "a DHCP server that is not ours"
+		need keepalived "an address that moves between conductors"
 		;;
 	database)
 		need postgresql "the database of several conductors"

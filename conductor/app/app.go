@@ -493,12 +493,17 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	if addr.IsValid() {
 		c.DHCP = cfg.Netboot.DHCP
 	}
-	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
-		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"
+	at := addr // machines are led there
+	if virtual, err := netip.ParseAddr(cfg.Netboot.Virtual); err == nil && addr.IsValid() {
+		at = virtual
 	}
+	boots := "http://" + net.JoinHostPort(at.String(), strconv.Itoa(cfg.Netboot.HTTPPort))
 	var images []netip.AddrPort // the one listener of this host that users' URLs may name
-	if c.ImageBase != "" {
-		images = append(images, netip.AddrPortFrom(addr, uint16(cfg.Netboot.HTTPPort)))
+	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
+		c.ImageBase = boots + "/images/"
+		for _, a := range []netip.Addr{addr, at} {
+			images = append(images, netip.AddrPortFrom(a, uint16(cfg.Netboot.HTTPPort)))
+		}
 	}
 	if allow, err := dial.Parse(cfg.Fetch.Allow); err == nil { // Validate has seen to both
 		c.Guard = dial.New(allow, images...)
@@ -514,7 +519,7 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	case cfg.API.PublicURL != "":
 		c.PhoneHomeURL = cfg.API.PublicURL
 	case addr.IsValid():
-		c.PhoneHomeURL = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort))
+		c.PhoneHomeURL = boots
 	}
 	if all, err := cfg.Steps.Priorities(); err == nil { // Validate has seen to it
 		c.Priorities = map[node.Phase]map[string]int{}
@@ -562,12 +567,15 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		return a
 	}
 	c.RangeStart, c.RangeEnd = parse("netboot.range_start", n.RangeStart), parse("netboot.range_end", n.RangeEnd)
-	c.Gateway = parse("netboot.gateway", n.Gateway)
+	c.Gateway, c.Virtual = parse("netboot.gateway", n.Gateway), parse("netboot.virtual_address", n.Virtual)
 	for _, d := range n.DNS {
 		c.DNS = append(c.DNS, parse("netboot.dns", d))
 	}
 	if n.HTTPSPort != 0 {
 		names := []string{addr.String()}
+		if n.Virtual != "" {
+			names = append(names, n.Virtual)
+		}
 		if u, err := url.Parse(n.ExternalHTTPURL); err == nil && u.Hostname() != "" {
 			names = append(names, u.Hostname())
 		}
@@ -625,7 +633,8 @@ func provisioningAddress(cfg config.Config) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("read addresses of %s: %w", ifi.Name, err)
 	}
 	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() &&
+			p.Addr().String() != cfg.Netboot.Virtual {
 			return p.Addr(), nil
 		}
 	}

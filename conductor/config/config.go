@@ -238,6 +238,7 @@ type Netboot struct {
 	DHCP       string        `yaml:"dhcp"`
 	Interface  string        `yaml:"interface"`
 	Address    string        `yaml:"address"`
+	Virtual    string        `yaml:"virtual_address"`
 	RangeStart string        `yaml:"range_start"`
 	RangeEnd   string        `yaml:"range_end"`
 	Gateway    string        `yaml:"gateway"`
@@ -420,6 +421,9 @@ func (c Config) checkRest() []check {
 		{lldp < 0 || lldp > 90*time.Second || lldp%time.Second != 0, "inspection.lldp_timeout",
 			fmt.Sprintf("%v is not whole seconds up to 90s", lldp)},
 		{signs != nil, "deploy.sign_of_life", fmt.Sprint(signs)},
+		{c.Netboot.Virtual != "" && (c.Netboot.Virtual == c.Netboot.Address || c.Netboot.Interface == "" &&
+			c.Netboot.Address == ""), "netboot.virtual_address",
+			"is a second address of network boot: set netboot.interface, or netboot.address to one that this host has always"},
 		{c.Netboot.ExternalHTTPURL != "" && !isAddress(c.Netboot.ExternalHTTPURL), "netboot.external_http_url",
 			fmt.Sprintf("%q is not an address such as http://192.0.2.1:8080", c.Netboot.ExternalHTTPURL)},
 		{c.Deploy.PhoneHomeURL != "" && !isAddress(c.Deploy.PhoneHomeURL), "deploy.phone_home_url",

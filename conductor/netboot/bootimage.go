@@ -91,7 +91,8 @@ func (s *Server) BootImage(ctx context.Context, n *node.Node) (image power.BootI
 	if s.cfg.HTTPSPort != 0 {
 		image.Authority = s.cfg.Authority()
 		if base == "" {
-			image.Address = "https://" + net.JoinHostPort(s.cfg.Address.String(), strconv.Itoa(s.cfg.HTTPSPort)) + path
+			host := net.JoinHostPort(s.cfg.bootAddress().String(), strconv.Itoa(s.cfg.HTTPSPort))
+			image.Address = "https://" + host + path
 		}
 	}
 	sum := sha256.Sum256([]byte(s.imageToken(n)))

@@ -261,7 +261,7 @@ func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, 
 	if a.sentToDisk(q) {
 		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptClassIdentifier(classPXE)), dhcpv4.WithOption(localBoot))
 	}
-	return withFile(q, file, us, mods)
+	return withFile(q, file, c.bootAddress().AsSlice(), mods)
 }
 
 // answerProxy makes the reply of mode proxy: no address, only what to boot. port is the one that the packet came in on.
@@ -298,7 +298,7 @@ func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, er
 	if q.firmware == ipxe {
 		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptGeneric(optEtherboot, preferUs)))
 	}
-	r, err := withFile(q, file, us, mods)
+	r, err := withFile(q, file, c.bootAddress().AsSlice(), mods)
 	if r != nil {
 		r.YourIPAddr = net.IPv4zero
 		if q.client.IsValid() {
@@ -312,13 +312,14 @@ func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, er
 	return r, err
 }
 
-// withFile finishes a reply. The boot file goes into the header, where firmware of all ages looks, and into option 67,
-// where it may be longer; a URL that does not fit the header's 128 bytes goes into the option alone.
-func withFile(q request, file string, us net.IP, mods []dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
+// withFile finishes a reply whose file is to be fetched from an address. The boot file goes into the header, where
+// firmware of all ages looks, and into option 67, where it may be longer; a URL that does not fit the header's 128
+// bytes goes into the option alone.
+func withFile(q request, file string, from net.IP, mods []dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
 	if file != "" {
-		mods = append(mods, dhcpv4.WithServerIP(us), dhcpv4.WithOption(dhcpv4.OptBootFileName(file)))
+		mods = append(mods, dhcpv4.WithServerIP(from), dhcpv4.WithOption(dhcpv4.OptBootFileName(file)))
 		if !strings.Contains(file, "://") {
-			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptTFTPServerName(us.String())))
+			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptTFTPServerName(from.String())))
 		}
 	}
 	r, err := dhcpv4.NewReplyFromRequest(q.packet, mods...)

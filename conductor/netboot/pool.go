@@ -36,7 +36,7 @@ type offer struct {
 
 func newPool(c Config) (*pool, error) {
 	p := &pool{start: c.RangeStart, end: c.RangeEnd, offers: map[string]offer{}, declined: map[netip.Addr]time.Time{},
-		never: map[netip.Addr]bool{c.Address: true, c.Gateway: true, c.Prefix.Masked().Addr(): true,
+		never: map[netip.Addr]bool{c.Address: true, c.Virtual: true, c.Gateway: true, c.Prefix.Masked().Addr(): true,
 			broadcast(c.Prefix): true}}
 	for _, a := range c.DNS {
 		p.never[a] = true

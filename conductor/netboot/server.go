@@ -73,6 +73,7 @@ type Config struct {
 	Mode      Mode
 	Interface string       // of the provisioning network; needed for DHCP
 	Address   netip.Addr   // of this conductor there, IPv4
+	Virtual   netip.Addr   // that machines are led to, on this host or on another conductor's; zero: Address
 	Prefix    netip.Prefix // of that network; the zero value takes it from Interface
 
 	RangeStart, RangeEnd netip.Addr // of leased addresses
@@ -173,8 +174,8 @@ type Server struct {
 	link      func() string               // the interface of the provisioning network, "" if there is none
 	neighbour func(netip.Addr) string
 
-	dhcp, boot dhcpConn // ports 67 and 4011
-	tftp       *net.UDPConn
+	dhcp, boot dhcpConn       // ports 67 and 4011
+	tftp       []*net.UDPConn // by address
 	probeWait  time.Duration
 	ra         *advertiser
 	http       net.Listener
@@ -274,8 +275,7 @@ func (s *Server) Listen() error {
 }
 
 func (s *Server) listen() (err error) {
-	addr := s.cfg.Address.String()
-	if s.http, err = net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort))); err != nil {
+	if s.http, err = s.cfg.listenTCP(s.cfg.HTTPPort); err != nil {
 		return fmt.Errorf("listen for HTTP boot: %w", err)
 	}
 	s.http = noted{s.http, s.short}
@@ -283,7 +283,7 @@ func (s *Server) listen() (err error) {
 		s.http = limit.ListenHTTP(s.http, "boot", s.cfg.Connections, nil, s.log)
 	}
 	if s.cfg.HTTPSPort != 0 {
-		if s.https, err = net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPSPort))); err != nil {
+		if s.https, err = s.cfg.listenTCP(s.cfg.HTTPSPort); err != nil {
 			return fmt.Errorf("listen for boot images over HTTPS: %w", err)
 		}
 		s.https = noted{s.https, s.short}
@@ -292,13 +292,16 @@ func (s *Server) listen() (err error) {
 		}
 	}
 	if s.cfg.TFTP {
-		if s.tftp, err = net.ListenUDP("udp4",
-			net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69))); err != nil {
-			return fmt.Errorf("listen for TFTP: %w", err)
+		for _, a := range s.cfg.addresses() {
+			c, err := listenAt.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(a, 69).String())
+			if err != nil {
+				return fmt.Errorf("listen for TFTP: %w", err)
+			}
+			s.tftp = append(s.tftp, c.(*net.UDPConn))
 		}
 	}
 	if s.cfg.Mode != Off {
-		if s.dhcp, s.boot, err = openDHCP(s.cfg.Mode, s.cfg.Interface, s.cfg.Address); err != nil {
+		if s.dhcp, s.boot, err = openDHCP(s.cfg.Mode, s.cfg.Interface, s.cfg.addresses()...); err != nil {
 			return err
 		}
 	}
@@ -336,8 +339,8 @@ func (s *Server) close() {
 			c.Close()
 		}
 	}
-	if s.tftp != nil {
-		s.tftp.Close()
+	for _, c := range s.tftp {
+		c.Close()
 	}
 	if s.ra != nil {
 		s.ra.close()
@@ -373,8 +376,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.ra != nil {
 		g.Go(func() error { return stopped(s.ra.serve(gctx, s.log)) })
 	}
-	if s.tftp != nil {
-		g.Go(func() error { return stopped(s.serveTFTP(gctx, s.tftp)) })
+	for _, c := range s.tftp {
+		g.Go(func() error { return stopped(s.serveTFTP(gctx, c)) })
 	}
 	type site struct {
 		net.Listener
@@ -417,7 +420,23 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) base() string { return baseURL(s.cfg) }
 
 func baseURL(c Config) string {
-	return "http://" + net.JoinHostPort(c.Address.String(), strconv.Itoa(c.HTTPPort))
+	return "http://" + net.JoinHostPort(c.bootAddress().String(), strconv.Itoa(c.HTTPPort))
+}
+
+// bootAddress is the address that machines are led to for TFTP and HTTP.
+func (c Config) bootAddress() netip.Addr {
+	if c.Virtual.IsValid() {
+		return c.Virtual
+	}
+	return c.Address
+}
+
+// addresses are those at which machines are served, this conductor's own first.
+func (c Config) addresses() []netip.Addr {
+	if c.Virtual.IsValid() && c.Virtual != c.Address {
+		return []netip.Addr{c.Address, c.Virtual}
+	}
+	return []netip.Addr{c.Address}
 }
 
 // mark puts a point on the node's time line, once per boot, and only while there is one.

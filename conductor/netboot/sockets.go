@@ -7,9 +7,13 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
 	"syscall"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/conductor/netboot/rawudp"
 )
@@ -23,12 +27,12 @@ type dhcpConn interface {
 }
 
 // openDHCP opens the sockets of a mode: that of port 67, and in mode proxy that of the boot server.
-func openDHCP(mode Mode, ifname string, us netip.Addr) (dhcp, boot dhcpConn, err error) {
+func openDHCP(mode Mode, ifname string, us ...netip.Addr) (dhcp, boot dhcpConn, err error) {
 	switch mode {
 	case Leases:
 		dhcp, err = listenDHCP(ifname, dhcpv4.ServerPort)
 	case Proxy:
-		if dhcp, err = listenBeside(ifname, us); err != nil {
+		if dhcp, err = listenBeside(ifname, us...); err != nil {
 			return nil, nil, err
 		}
 		if boot, err = listenDHCP(ifname, bootServerPort); err != nil {
@@ -80,14 +84,15 @@ func listenDHCP(ifname string, port int) (dhcpConn, error) {
 type beside struct {
 	in  *rawudp.Receiver
 	out *rawudp.Sender
-	us  netip.Addr
+	us  []netip.Addr
 }
 
-func listenBeside(ifname string, us netip.Addr) (dhcpConn, error) {
+// listenBeside answers from the first of us.
+func listenBeside(ifname string, us ...netip.Addr) (dhcpConn, error) {
 	b := &beside{us: us}
 	var err error
 	if b.in, err = rawudp.Listen(ifname, dhcpv4.ServerPort, false); err == nil {
-		if b.out, err = rawudp.NewSender(ifname, us); err == nil {
+		if b.out, err = rawudp.NewSender(ifname, us[0]); err == nil {
 			return b, nil
 		}
 		b.in.Close()
@@ -106,7 +111,7 @@ func (b *beside) ReadFromUDP(buf []byte) (int, *net.UDPAddr, error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		if p.Broadcast || p.To.Addr() == b.us {
+		if p.Broadcast || slices.Contains(b.us, p.To.Addr()) {
 			return copy(buf, p.Payload), net.UDPAddrFromAddrPort(p.From), nil
 		}
 	}
@@ -119,7 +124,84 @@ func (b *beside) WriteToUDP(payload []byte, to *net.UDPAddr) (int, error) {
 }
 
 func (b *beside) LocalAddr() net.Addr {
-	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(b.us, dhcpv4.ServerPort))
+	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(b.us[0], dhcpv4.ServerPort))
 }
 
 func (b *beside) Close() error { return errors.Join(b.in.Close(), b.out.Close()) }
+
+// listenAt opens sockets at addresses that this host need not have now (ip(7), IP_FREEBIND): a virtual one comes and
+// goes.
+var listenAt = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+	var err error
+	if cerr := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1)
+	}); cerr != nil {
+		return cerr
+	}
+	return err
+}}
+
+// listenTCP listens at a port of the addresses at which machines are served.
+func (c Config) listenTCP(port int) (net.Listener, error) {
+	own, err := net.Listen("tcp4", net.JoinHostPort(c.Address.String(), strconv.Itoa(port)))
+	if err != nil || len(c.addresses()) == 1 {
+		return own, err
+	}
+	at := net.JoinHostPort(c.Virtual.String(), strconv.Itoa(port))
+	virtual, err := listenAt.Listen(context.Background(), "tcp4", at)
+	if err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	j := &joined{Listener: own, second: virtual, accepted: make(chan accepted), closed: make(chan struct{})}
+	for _, l := range []net.Listener{own, virtual} {
+		j.wg.Go(func() { j.accept(l) })
+	}
+	return j, nil
+}
+
+// joined is two listeners as one, so that their connections share its limits. Its address is the first one's.
+type joined struct {
+	net.Listener
+	second   net.Listener
+	accepted chan accepted
+	closed   chan struct{}
+	once     sync.Once
+	wg       sync.WaitGroup
+}
+
+type accepted struct {
+	net.Conn
+	err error
+}
+
+func (j *joined) accept(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		select {
+		case j.accepted <- accepted{c, err}:
+		case <-j.closed:
+			if c != nil {
+				c.Close()
+			}
+			return
+		}
+	}
+}
+
+func (j *joined) Accept() (net.Conn, error) {
+	select {
+	case a := <-j.accepted:
+		return a.Conn, a.err
+	case <-j.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (j *joined) Close() (err error) {
+	j.once.Do(func() {
+		close(j.closed)
+		err = errors.Join(j.Listener.Close(), j.second.Close())
+		j.wg.Wait()
+	})
+	return err
+}

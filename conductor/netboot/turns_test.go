@@ -1,6 +1,7 @@
 package netboot
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -421,5 +422,55 @@ func TestAloneAnswersAtOnce(t *testing.T) {
 		if strings.Contains(g.log.b.String(), "ERROR") {
 			t.Error(g.log.b.String())
 		}
+	}
+}
+
+// TestVirtualAddress: machines are led to an address that conductors share, for files and scripts, while DHCP names the
+// conductor that answers; and every conductor listens there, whether or not its host has the address now.
+func TestVirtualAddress(t *testing.T) {
+	virtual := netip.MustParseAddr("10.77.0.50") // in the range, but leased to no machine
+	for _, mode := range []Mode{Leases, Proxy} {
+		r := newRig(t, mode, func(c *Config) { c.Virtual = virtual })
+		r.port(r.node(node.DeployWait, true, nil), testMAC, true)
+		offer := r.ask(dhcpv4.MessageTypeDiscover, pxe(iana.INTEL_X86PC, classPXE)...)
+		if offer == nil || !offer.ServerIPAddr.Equal(virtual.AsSlice()) || offer.TFTPServerName() != virtual.String() ||
+			!offer.ServerIdentifier().Equal(r.s.cfg.Address.AsSlice()) || offer.YourIPAddr.Equal(virtual.AsSlice()) {
+			t.Errorf("mode %s: %s", mode, offer.Summary())
+		}
+		offer = r.ask(dhcpv4.MessageTypeDiscover, ipxePacket(iana.INTEL_X86PC)...)
+		if offer == nil || !strings.HasPrefix(offer.BootFileNameOption(), "http://10.77.0.50:8080/boot.ipxe") {
+			t.Errorf("mode %s: %s", mode, offer.Summary())
+		}
+		if base := r.s.base(); base != "http://10.77.0.50:8080" {
+			t.Errorf("mode %s: scripts are led to %s", mode, base)
+		}
+	}
+
+	c := conf(Off)
+	c.Address, c.Virtual = netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.77") // no host has the latter
+	l, err := c.listenTCP(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+			c.Close()
+		}
+	}()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after the end Accept = %v", err)
+	}
+	c.Address = netip.MustParseAddr("192.0.2.78")
+	if l, err := c.listenTCP(0); err == nil {
+		l.Close()
+		t.Error("it listens at an own address that this host does not have")
 	}
 }

@@ -24,10 +24,13 @@ var listeners = map[string][]string{
 		"test/attack.TestConnectionsPerAddress", "test/attack.TestAgentOfAnotherNode"},
 	`conductor/app: net.Listen("tcp", cfg.PeerListen())`: {"test/attack.TestStrangersToConductorsListener",
 		"conductor/peer.TestStrangersAreNotAnswered", "conductor/peer.TestMessages"},
-	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort)))`: {
+	// HTTP and HTTPS, the latter for boot images alone
+	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(c.Address.String(), strconv.Itoa(port)))`: {
 		"test/attack.TestConfigDriveOfAKnownMAC",
-		"test/attack.TestBootHTTP"},
-	`conductor/netboot: net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69)))`: {
+		"test/attack.TestBootHTTP", "conductor/netboot.TestBootImagesOverHTTPS"},
+	`conductor/netboot: listenAt.Listen(context.Background(), "tcp4", at)`: {
+		"test/attack.TestBootHTTP", "conductor/netboot.TestVirtualAddress"},
+	`conductor/netboot: listenAt.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(a, 69).String())`: {
 		"conductor/netboot.TestTransfersAreBounded",
 		"conductor/netboot.TestEveryFileOfferedIsServed"},
 	`conductor/netboot: lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))`: {
@@ -38,8 +41,6 @@ var listeners = map[string][]string{
 	// sends; nothing is read from it
 	`conductor/netboot/rawudp: lc.ListenPacket(context.Background(), protocolRaw, from.String())`: {
 		"conductor/netboot/rawudp.FuzzParse"},
-	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPSPort)))`: {
-		"conductor/netboot.TestBootImagesOverHTTPS", "test/attack.TestBootHTTP"},
 	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`: {
 		"conductor/netboot.TestSolicitor"},
 	`conductor/app: nb.Listen()`: {"test/attack.TestBootHTTP"}, // the three before
