@@ -127,7 +127,7 @@ bench-deploy: build ## An ordinary deployment against one without a reboot, on t
 	bin/bench-deploy -n $(ROUNDS) -image $(IMAGE) -firmware $(FIRMWARE) -report build/bench-deploy.json
 
 NODES ?= 100 1000
-FLAT  ?= 100 1000
+FLAT  ?= 100 1000 10000
 bench-fleet: ## What ingotd needs for many machines, which are simulated (some five minutes; NODES="100 1000 10000" FLAT="100 10000" CONDUCTORS=3 ENGINE=postgres GOALS=1)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
 	$(GO) build -o bin/bench-fleet ./test/bench/fleet

@@ -246,7 +246,7 @@ func (b *bench) settled(f *fleet.Fleet, owned func() (int64, error)) (last int64
 		if now != last || now == 0 || f.Counts().Sessions != b.row.Nodes {
 			last, since = now, time.Now()
 		}
-		return time.Since(since) > 5*time.Second, err
+		return time.Since(since) > 10*time.Second, err
 	})
 	return last, err
 }

@@ -198,6 +198,9 @@ var columns = [][]struct {
 func (r *report) table() string {
 	var b strings.Builder
 	for _, cols := range columns {
+		if len(r.Rows) == 0 {
+			break
+		}
 		line := []string{"nodes", "ingotd", "database"}
 		for _, c := range cols {
 			line = append(line, c.head)
