@@ -274,6 +274,7 @@ func (s *Server) Listen() error {
 	return err
 }
 
+//nolint:contextcheck opening a socket waits for nothing
 func (s *Server) listen() (err error) {
 	if s.http, err = s.cfg.listenTCP(s.cfg.HTTPPort); err != nil {
 		return fmt.Errorf("listen for HTTP boot: %w", err)

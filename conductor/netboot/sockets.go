@@ -142,6 +142,8 @@ var listenAt = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) er
 }}
 
 // listenTCP listens at a port of the addresses at which machines are served.
+//
+//nolint:contextcheck opening a socket waits for nothing
 func (c Config) listenTCP(port int) (net.Listener, error) {
 	own, err := net.Listen("tcp4", net.JoinHostPort(c.Address.String(), strconv.Itoa(port)))
 	if err != nil || len(c.addresses()) == 1 {
