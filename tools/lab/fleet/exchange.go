@@ -29,14 +29,14 @@ type exchange struct {
 // waiting is how many packets may wait at a controller; more are lost, as in a network.
 const waiting = 16
 
-func listen(port int) (*exchange, error) {
+func listen(ctx context.Context, port int) (*exchange, error) {
 	// Bound to loopback: nothing outside of this host may reach the controllers.
 	only := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var bound error
 		err := raw.Control(func(fd uintptr) { bound = unix.BindToDevice(int(fd), "lo") })
 		return errors.Join(err, bound)
 	}}
-	c, err := only.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))
+	c, err := only.ListenPacket(ctx, "udp4", fmt.Sprintf("0.0.0.0:%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("listen at UDP port %d of loopback: %w", port, err)
 	}

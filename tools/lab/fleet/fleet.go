@@ -102,7 +102,7 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	f := &Fleet{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), table: agent.Steps(nil, nil)}
 	f.http = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	var err error
-	if f.wires, err = listen(Port + int(f.o.Network) - 77); err != nil {
+	if f.wires, err = listen(ctx, Port+int(f.o.Network)-77); err != nil {
 		return nil, fmt.Errorf("start the controllers of a fleet (another one on this host needs another network): %w", err)
 	}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
