@@ -33,6 +33,7 @@ var readers = []reader{
 	{"docs/reference/api-versions.md", []string{"conductor/api"}},
 	{"docs/reference/ironic-differences.md", []string{"conductor/api"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
+	{"docs/howto/keepalived.md", []string{"conductor/app"}},
 	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a separate module
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},

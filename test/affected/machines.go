@@ -84,6 +84,7 @@ var machines = []line{
 	{"test/attack", "conductor/..."},
 	{"test/conformance",
 		"conductor/api/... conductor/app conductor/config conductor/engine conductor/node conductor/rest conductor/store"},
+	{"test/chaos", "conductor/agents conductor/engine conductor/member conductor/store conductor/store/postgres tools/lab/fleet"},
 	{"test/compat", "conductor/api/... conductor/app conductor/config conductor/node conductor/rest"},
 
 	{"tools/demo", "conductor/observe/trace images/build tools/cmd/ingot tools/demo tools/lab"},

@@ -45,7 +45,7 @@ var faults = []fault{
 		`n.Maintenance, n.MaintenanceReason = on, ""`, ironic.None},
 	{"nodes in use can be deleted", "conductor/api/nodes/nodes.go",
 		`case !slices.Contains(deletable, n.Provision) && !n.Maintenance:`, `case n.Provision == "":`, ironic.None},
-	{"strangers are let in", "conductor/api/server.go", `if missing != nil || rt.Access != call.Public {`, `if false {`,
+	{"strangers are let in", "conductor/api/server.go", `case missing != nil || rt.Access != call.Public:`, `case false:`,
 		ironic.HTTPBasic},
 	{"readers delete nodes", "conductor/api/access.go", `{rule: access.NodeDelete}`, `{rule: access.NodeGet}`,
 		ironic.Keystone},
