@@ -86,7 +86,7 @@ func TestMigrateStore(t *testing.T) {
 	}
 	ask(p, "PUT", "/v1/nodes/n2/states/provision", `{"target": "manage"}`)
 	ingotd.Wait(t, "the node is manageable", func() bool {
-		return strings.Contains(ask(p, "GET", "/v1/nodes/n2", ""), `"manageable"`)
+		return strings.Contains(ask(p, "GET", "/v1/nodes/n2", ""), `"provision_state":"manageable"`)
 	})
 	want := state(p)
 	there := []string{"--data-dir", p.Dir, "--password-file", secret, "--from", "sqlite:", "--to", url}
