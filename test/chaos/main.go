@@ -58,6 +58,12 @@ func start(ctx context.Context, args []string, out io.Writer) error {
 	if err := fl.Parse(args); err != nil {
 		return err
 	}
+	if o.nodes < 1 || o.lasts <= 0 {
+		return errors.New("-nodes is 1 or more, and -time longer than 0")
+	}
+	if _, err := os.Stat(o.bin); err != nil && !o.plant {
+		return fmt.Errorf("-ingotd names the program to run (make build): %w", err)
+	}
 	faults, err := run(ctx, o)
 	switch {
 	case err != nil:

@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -25,8 +26,18 @@ func TestOverlaps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond) // until it has arrived
-		return c
+		at := netip.MustParseAddrPort(c.LocalAddr().String())
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			b.conn.mu.Lock()
+			_, arrived := b.conn.waiting[at]
+			b.conn.mu.Unlock()
+			if arrived {
+				return c
+			}
+			if time.Now().After(end) {
+				t.Fatal("a packet has not arrived within a minute")
+			}
+		}
 	}
 	first := ask()
 	if err := first.Close(); err != nil {
