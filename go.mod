@@ -5,6 +5,8 @@ go 1.26.0
 require (
 	aead.dev/minisign v0.3.0 // signatures of published images
 	github.com/bougou/go-ipmi v0.9.1 // IPMI client of the conductor, and the BMC of the virtual rack
+	github.com/chromedp/cdproto v0.159.0 // of chromedp: the browser's protocol
+	github.com/chromedp/chromedp v0.23.0 // tests: drives Chromium
 	github.com/diskfs/go-diskfs v1.9.4 // an independent reader of tables and file systems that tests compare with
 	github.com/dustin/go-humanize v1.1.0 // sizes for people
 	github.com/google/go-cmp v0.7.0 // differences in tests
@@ -53,6 +55,7 @@ require (
 	github.com/djherbis/times v1.6.0 // indirect
 	github.com/elliotwutingfeng/asciiset v0.0.0-20260129054604-cfde2086bc57 // indirect
 	github.com/fatih/color v1.15.0 // indirect
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect

@@ -10,6 +10,10 @@ need() { # package, what it is for
 	fi
 }
 
+program() { # one that may be installed in another way, as npm with Node's own packages
+	command -v "$1" >/dev/null || need "$1" "$2"
+}
+
 group() {
 	case $1 in
 	build)
@@ -69,6 +73,8 @@ group() {
 		need pgbouncer "pools connections to it"
 		need dnsmasq-base "a DHCP server that is not ours"
 		need keepalived "an address that moves between conductors"
+		need chromium "a browser for the tests of the dashboard"
+		program npm "fetches what the dashboard is bundled from, and axe for its tests"
 		;;
 	database)
 		need postgresql "the database of several conductors"

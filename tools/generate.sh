@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Go in proto/agentv1 from agent.proto. With --check it changes nothing and fails when the result differs.
+# Makes the Go in proto/agentv1 from agent.proto, and the dashboard's bundle from its sources. With --check it changes nothing and fails when the result differs.
 set -eu
 out=.
 if [ "${1:-}" = --check ]; then
@@ -12,12 +12,15 @@ protoc \
 	--go_out="$out" --go_opt=module=github.com/ingot-metal/ingot \
 	--go-grpc_out="$out" --go-grpc_opt=module=github.com/ingot-metal/ingot \
 	proto/agentv1/agent.proto
+ui=$PWD/conductor/web/ui
 if [ "$out" = . ]; then
+	go -C tools/bundle run . -ui "$ui"
 	go test ./conductor/node ./conductor/api ./conductor/config -run "Diagram|Doc" -update >/dev/null
 	go test ./tools/cli ./conductor/app ./agent/cmd/ingot-agent -run Reference -update >/dev/null
 	go test ./test/arch -run "Steps|Formats" -update >/dev/null
 	exit 0
 fi
+go -C tools/bundle run . -check -ui "$ui"
 for f in agent.pb.go agent_grpc.pb.go; do
 	# The compiler's own version stands in a comment and may differ from machine to machine.
 	strip() { sed '/^\/\/.*protoc/d' "$1"; }

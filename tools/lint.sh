@@ -13,6 +13,7 @@ fi
 linters=$PWD/bin/lint
 go -C tools/lint build -o "$linters" .
 go -C tools/lint vet .
+go -C tools/bundle vet ./...
 go -C tools/lint test . >/dev/null || go -C tools/lint test .
 "$linters" text $sources $(present '*.md')
 "$linters" twins $sources

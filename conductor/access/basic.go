@@ -60,7 +60,7 @@ func OpenBasic(path string, clients *limit.Clients, log *slog.Logger) (*Basic, e
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	b := &Basic{path: path, log: log, now: time.Now, from: clients.Address,
 		verified: map[[sha256.Size]byte]time.Time{}, under: map[[sha256.Size]byte]*attempt{}}
-	b.guesses = newGuesses(func() time.Time { return b.now() })
+	b.guesses = newGuesses(half(), func() time.Time { return b.now() })
 	rand.Read(b.key[:])
 	st, users, err := readHtpasswd(path)
 	if err != nil {
@@ -211,12 +211,12 @@ func (b *Basic) verify(ctx context.Context, at netip.Addr, name, password string
 // compare computes a hash, when the caller has not been wrong too often, and remembers the password if it is right.
 func (b *Basic) compare(ctx context.Context, at netip.Addr, name, password string, hash []byte, known bool,
 	digest [sha256.Size]byte) (bool, error) {
-	return b.guesses.check(ctx, guesser{limit.Owner(at), b.mac(name)}, func() bool {
+	return b.guesses.check(ctx, guesser{limit.Owner(at), b.mac(name)}, func() (ok, learned bool) {
 		if b.isVerified(digest) { // while this one waited
-			return true
+			return true, true
 		}
 		if err := bcrypt.CompareHashAndPassword(hash, []byte(password)); err != nil || !known {
-			return false // whatever is wrong with it, it is the wrong password
+			return false, true // whatever is wrong with it, it is the wrong password
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -224,7 +224,7 @@ func (b *Basic) compare(ctx context.Context, at netip.Addr, name, password strin
 			clear(b.verified)
 		}
 		b.verified[digest] = b.now().Add(verifiedLife)
-		return true
+		return true, true
 	})
 }
 

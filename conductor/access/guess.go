@@ -42,9 +42,13 @@ type guesser struct {
 	name [32]byte
 }
 
-func newGuesses(now func() time.Time) *guesses {
-	return &guesses{now: now, trusted: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
-		suspect: make(chan struct{}, 1), pairs: map[guesser]*standing{}, addresses: map[netip.Addr]*standing{}}
+// half is how many hashes are computed at once.
+func half() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+// newGuesses makes one that lets so many passwords be looked at at once, and one more of those who guess.
+func newGuesses(places int, now func() time.Time) *guesses {
+	return &guesses{now: now, trusted: make(chan struct{}, places), suspect: make(chan struct{}, 1),
+		pairs: map[guesser]*standing{}, addresses: map[netip.Addr]*standing{}}
 }
 
 // standing is how many wrong passwords a user or an address has left.
@@ -108,9 +112,9 @@ func tooMany(wait time.Duration) *Refusal {
 		Message: fmt.Sprintf("Too many wrong passwords came from this address; try again in %v", wait)}
 }
 
-// check calls right when it is the turn of a user at an address, and counts the result. The error is a *Refusal: then
-// right was not called.
-func (g *guesses) check(ctx context.Context, who guesser, right func() bool) (bool, error) {
+// check calls right when it is the turn of a user at an address, and counts the result, if right learned one. The error
+// is a *Refusal: then right was not called.
+func (g *guesses) check(ctx context.Context, who guesser, right func() (ok, learned bool)) (bool, error) {
 	g.mu.Lock()
 	p := find(g.pairs, who, limit.LoginFailures, limit.LoginRefill, 1, g.now())
 	a := find(g.addresses, who.at, limit.AddressFailures, limit.AddressRefill, max(1, cap(g.trusted)/2), g.now())
@@ -175,7 +179,7 @@ func (g *guesses) check(ctx context.Context, who guesser, right func() bool) (bo
 		return false, errGivenUp
 	}
 	defer func() { <-place }()
-	ok, counted = right(), true
+	ok, counted = right()
 	return ok, nil
 }
 

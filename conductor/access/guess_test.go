@@ -107,7 +107,7 @@ func TestGuessesAreBounded(t *testing.T) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = fmt.Sprintf("[2001:db8:0:%x::1]:1", i)
 		if _, err := g.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac("u")},
-			func() bool { return false }); err != nil {
+			func() (ok, learned bool) { return false, true }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,12 +122,12 @@ func TestGuessesAreBounded(t *testing.T) {
 		wg.Go(func() {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.RemoteAddr = fmt.Sprintf("[2001:db8:1:%x::1]:1", i)
-			_, err := g.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac("u")}, func() bool {
+			_, err := g.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac("u")}, func() (ok, learned bool) {
 				most.Store(max(most.Load(), busy.Add(1)))
 				begun <- struct{}{}
 				<-hold
 				busy.Add(-1)
-				return false
+				return false, true
 			})
 			if err != nil {
 				begun <- struct{}{}
@@ -160,7 +160,7 @@ func TestFirstLoginPassesGuessers(t *testing.T) {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.RemoteAddr = "192.0.2.1:1"
 			b.guesses.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac(fmt.Sprint("v", i))},
-				func() bool { <-hold; return false })
+				func() (ok, learned bool) { <-hold; return false, true })
 		})
 	}
 	done := make(chan int, 1)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -73,6 +74,9 @@ type Keystone struct {
 	bad    map[[sha256.Size]byte]verdict
 	asking map[[sha256.Size]byte]*question
 
+	guesses *guesses // of people who log in here
+	key     [sha256.Size]byte
+
 	login sync.Mutex // held while the own token is renewed
 	own   string
 	until time.Time
@@ -128,14 +132,16 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
-	return &Keystone{
+	k := &Keystone{
 		cfg: cfg, base: u.String() + "/v3", log: log, ask: make(chan struct{}, limit.KeystoneRequests),
 		// Tokens and passwords are for Keystone, not for whomever it might redirect to.
 		http: &http.Client{Transport: transport, Timeout: cfg.Timeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 		tokens: map[[sha256.Size]byte]verdict{}, bad: map[[sha256.Size]byte]verdict{},
-		asking: map[[sha256.Size]byte]*question{},
-	}, nil
+		asking: map[[sha256.Size]byte]*question{}, guesses: newGuesses(limit.KeystoneRequests, cfg.now),
+	}
+	rand.Read(k.key[:])
+	return k, nil
 }
 
 // Authenticate finds out who sent a request. An error is a *Refusal.

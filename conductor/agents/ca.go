@@ -62,6 +62,9 @@ func (ca *CA) PhoneHomeKey() ([]byte, error) { return ca.derived("ingot phone ho
 // BootImageKey is such a key for the addresses and tokens of boot images.
 func (ca *CA) BootImageKey() ([]byte, error) { return ca.derived("ingot boot image key 1") }
 
+// DashboardKey is such a key for the sessions of people at the dashboard.
+func (ca *CA) DashboardKey() ([]byte, error) { return ca.derived("ingot dashboard key 1") }
+
 func (ca *CA) derived(label string) ([]byte, error) {
 	secret, err := ca.key.Bytes()
 	if err != nil {

@@ -57,3 +57,9 @@ func (h *hosts) of(r *http.Request) (host string, ok bool) {
 	}
 	return "localhost", false
 }
+
+// Known reports whether a request names this server by a name or an address that is its own.
+func (s *Server) Known(r *http.Request) bool {
+	_, ok := s.hosts.of(r)
+	return ok
+}

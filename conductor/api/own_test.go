@@ -161,3 +161,16 @@ func TestLock(t *testing.T) {
 	}
 	f.want(400, "DELETE", "/ingot/v1/nodes/held/lock", "")
 }
+
+// TestAccess: what a page may offer to whom.
+func TestAccess(t *testing.T) {
+	f := newFixture(t, Config{})
+	out := f.want(200, "GET", "/ingot/v1/access", "")
+	everywhere, verbs := fmt.Sprint(out["everywhere"]), fmt.Sprint(out["verbs"])
+	if !strings.Contains(everywhere, "node:set_provision_state") || !strings.Contains(everywhere, "ingot:admin") {
+		t.Errorf("without authentication: %s", everywhere)
+	}
+	if !strings.Contains(verbs, "available:[manage active]") || strings.Contains(verbs, "deleting:") {
+		t.Errorf("verbs: %s", verbs)
+	}
+}

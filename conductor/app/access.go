@@ -16,16 +16,20 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
-// authentication returns the authenticator of requests; nil if authentication is off.
-func authentication(cfg config.Config, clients *limit.Clients,
-	log *slog.Logger) (func(*http.Request) (*access.Actor, error), error) {
+// authenticator finds out who sends requests.
+type authenticator struct {
+	who      func(*http.Request) (*access.Actor, error) // nil if authentication is off
+	keystone *access.Keystone                           // nil unless it is Keystone's
+}
+
+func authentication(cfg config.Config, clients *limit.Clients, log *slog.Logger) (authenticator, error) {
 	switch cfg.API.Auth {
 	case "http_basic":
 		b, err := access.OpenBasic(cfg.API.HtpasswdFile, clients, log)
 		if err != nil {
-			return nil, err
+			return authenticator{}, err
 		}
-		return b.Authenticate, nil
+		return authenticator{who: b.Authenticate}, nil
 	case "keystone":
 		k := cfg.API.Keystone
 		a, err := access.NewKeystone(access.KeystoneConfig{
@@ -34,11 +38,11 @@ func authentication(cfg config.Config, clients *limit.Clients,
 			CacheTime: k.CacheTime, Password: password(k),
 		}, log)
 		if err != nil {
-			return nil, err
+			return authenticator{}, err
 		}
-		return a.Authenticate, nil
+		return authenticator{a.Authenticate, a}, nil
 	}
-	return nil, nil
+	return authenticator{}, nil
 }
 
 // password reads Ingot's password for Keystone, each time anew when it is in a file.

@@ -288,7 +288,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		Bodies: bodies, Drivers: types,
 		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
 		Certificates: certificates(cfg),
-		Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"),
+		Authenticate: who.who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"),
 		HostNames: hostNames(cfg), ResendCredentials: cfg.API.ResendCredentials, Allocate: allocator.Wake,
 		Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 			var out []rest.LogLine
@@ -423,7 +423,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			}
 		}()
 	}
-	web := limit.HTTP(handler, log)
+	root, err := dashboard(cfg, handler, who, ca, clients, bodies, log)
+	if err != nil {
+		return err
+	}
+	web := limit.HTTP(root, log)
 	g.Go(func() error {
 		if err := web.Serve(apiListener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve the API: %w", err)

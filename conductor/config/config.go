@@ -43,6 +43,7 @@ type Config struct {
 
 	Store    Store    `yaml:"store"`
 	API      API      `yaml:"api"`
+	Web      Web      `yaml:"web"`
 	Agents   Agents   `yaml:"agents"`
 	Peer     Peer     `yaml:"peer"`
 	Netboot  Netboot  `yaml:"netboot"`
@@ -180,6 +181,11 @@ type API struct {
 	Keystone          Keystone `yaml:"keystone"`
 	TrustedProxies    []string `yaml:"trusted_proxies"`
 	Ramdisk           bool     `yaml:"ramdisk"`
+}
+
+// Web is the dashboard.
+type Web struct {
+	Enabled bool `yaml:"enabled"`
 }
 
 // Keystone is OpenStack's identity service, and this server's own user there.

@@ -51,6 +51,10 @@ func (c *Config) sections() []section {
 				"Key that encrypts secrets in the database: 32 bytes in base64, best given by the environment (INGOT_STORE_KEY). Empty: the file `key` in the data directory, made at the first start."},
 		}},
 		{"API", "", apiSettings(&c.API)},
+		{"Dashboard", "", []setting{
+			{"web.enabled", &c.Web.Enabled, true, nil,
+				"Serve the dashboard at /ui of the API's address."},
+		}},
 		{"Agents", "", []setting{
 			{"agents.listen", &c.Agents.Listen, ":6386", hostPort(true), "HOST:PORT where agents connect (gRPC over TLS)."},
 			{"agents.advertise", &c.Agents.Advertise, nil, hostPort(false),
@@ -77,7 +81,7 @@ func (c *Config) sections() []section {
 		}},
 		{"Health", "How controllers with Redfish are asked how their machines are.", []setting{
 			{"health.interval", &c.Health.Interval, 10 * time.Minute, nil,
-				"Time from one reading of a machine's health to the next; longer after failures. Negative: never."},
+				"Time between readings of a machine's health; longer after failures. Negative: never."},
 			{"health.at_once", &c.Health.AtOnce, 16, atLeast(1), "Machines whose health is read at the same time."},
 			{"health.faults", &c.Health.Faults, nil, nil,
 				"Give a node the fault `hardware failure` while a drive, a memory module or a power supply has failed or is going to."},
@@ -108,13 +112,13 @@ func (c *Config) sections() []section {
 			{"discovery.interfaces", &c.Discovery.Interfaces, nil, nil,
 				"Interfaces of discovered nodes that differ from the defaults of the type, as KIND=NAME."},
 			{"discovery.limit_per_hour", &c.Discovery.LimitPerHour, 60, nil,
-				"Most unknown machines booted, and most nodes created, in an hour."},
+				"Most unknown machines booted, and nodes created, in an hour."},
 		}},
 		{"Pools", "How pools of warm machines are maintained. The pools themselves are set through the API.", []setting{
 			{"pools.interval", &c.Pools.Interval, 10 * time.Second, positive{},
-				"Time between two checks of the pools when no change is reported."},
+				"Time between two checks without a reported change."},
 			{"pools.pause", &c.Pools.Pause, time.Minute, positive{},
-				"Time before a machine that failed to become or stay warm is tried again. It doubles with each further failure."},
+				"Time before a machine that failed to be warm is tried again. It doubles with each further failure."},
 			{"pools.longest_pause", &c.Pools.LongestPause, time.Hour, positive{}, "Longest such time."},
 		}},
 		{"Requests of the conductor", "", []setting{
@@ -124,8 +128,7 @@ func (c *Config) sections() []section {
 				"Networks (CIDR) in which the sign of life port:NUMBER is tried at addresses that the network_data of a config drive gives. Empty: only at addresses that were leased to the node here, or that its agent connected from."},
 		}},
 		{"Limits", "What is beyond a limit is closed, or answered with 503 and Retry-After.", limitSettings(&c.Limits)},
-		{"History", "How much of the past is kept. Requests and reports " +
-			"are counted separately.", historySettings(&c.History)},
+		{"History", "How much of the past is kept.", historySettings(&c.History)},
 	}
 }
 

@@ -195,6 +195,21 @@ var transitions = []Transition{
 // keep in a row's Target means that the node goes on heading where it was heading.
 const keep State = "keep"
 
+// clients are the verbs that clients send.
+var clients = []Verb{Manage, Provide, Inspect, Deploy, Rebuild, Delete, Abort, Clean, Adopt, DoRescue, Unrescue, Unhold,
+	Service}
+
+// Offered returns the verbs that clients may send for nodes of each state, in the order of the table.
+func Offered() map[State][]Verb {
+	offered := map[State][]Verb{}
+	for _, t := range transitions {
+		if slices.Contains(clients, t.Verb) && (t.From != Deleting || t.Verb != Clean) {
+			offered[t.From] = append(offered[t.From], t.Verb)
+		}
+	}
+	return offered
+}
+
 // Transitions returns a copy of the table, for tests and documentation.
 func Transitions() []Transition { return append([]Transition(nil), transitions...) }
 

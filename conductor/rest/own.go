@@ -18,3 +18,15 @@ type Lock struct {
 	Since      NullTime `json:"since"`
 	AgeSeconds float64  `json:"age_seconds"`
 }
+
+// Access says who the caller is and which rules let the caller act: on any object, and besides on those that the
+// caller's project owns or leases. Rules have the names of Ironic's policies without "baremetal:".
+type Access struct {
+	User       Null     `json:"user"`
+	ProjectID  Null     `json:"project_id"`
+	Everywhere []string `json:"everywhere"`
+	Owned      []string `json:"owned"`
+	Leased     []string `json:"leased"`
+	// Verbs are the targets of PUT states/provision that are known in each provision state.
+	Verbs map[string][]string `json:"verbs"`
+}

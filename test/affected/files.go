@@ -39,6 +39,8 @@ var readers = []reader{
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},
 	{"images/publish/testdata/*", []string{"tools/cli"}},
+	{"conductor/web/ui/src/*", []string{"conductor/web", "test/ui"}},
+	{"tools/bundle/...", []string{"test/ui"}},
 }
 
 // matches reports whether a pattern stands for a file or a package.
@@ -75,7 +77,8 @@ func classify(files []string, g graph) change {
 				}
 			}
 		}
-		if strings.HasSuffix(f, ".proto") || strings.HasSuffix(f, ".pb.go") || f == "tools/generate.sh" {
+		if strings.HasSuffix(f, ".proto") || strings.HasSuffix(f, ".pb.go") || f == "tools/generate.sh" ||
+			strings.HasPrefix(f, "conductor/web/ui/") || strings.HasPrefix(f, "tools/bundle/") {
 			c.generated, known = true, true
 		}
 		if f == "go.mod" || f == "go.sum" {

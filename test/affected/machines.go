@@ -82,6 +82,7 @@ var machines = []line{
 	{"test/compat:TestEverySubcommand*", "conductor/api/... conductor/hardware/driver conductor/hardware/..."},
 	{"test/compat:TestAgentRAID", "agent/disk/raid conductor/engine/catalog conductor/hardware/..."},
 	{"test/attack", "conductor/..."},
+	{"test/ui", "conductor/web conductor/api/... conductor/access"},
 	{"test/conformance",
 		"conductor/api/... conductor/app conductor/config conductor/engine conductor/node conductor/rest conductor/store"},
 	{"test/chaos", "conductor/agents conductor/engine conductor/member conductor/store conductor/store/postgres tools/lab/fleet"},

@@ -217,6 +217,7 @@ var may = map[string][]string{
 		"conductor/api/finder", "conductor/api/resource", "conductor/node", "conductor/guard/redact", "conductor/rest",
 		"conductor/store"},
 	"conductor/client":        {"conductor/rest"},
+	"conductor/web":           {"conductor/access", "conductor/guard/limit"},
 	"conductor/observe/trace": {"conductor/node", "conductor/rest"},
 
 	"initramfs/archive": {},

@@ -17,7 +17,8 @@ import (
 // with the tests that attack what listens there.
 var listeners = map[string][]string{
 	`conductor/app: net.Listen("tcp", cfg.API.Listen)`: {"test/attack.TestEveryRoute",
-		"test/attack.TestHalfSentRequests", "test/attack.TestConnectionsPerAddress"},
+		"test/attack.TestHalfSentRequests", "test/attack.TestConnectionsPerAddress", "test/attack.TestSignInsAtTheDashboard",
+		"test/attack.TestForgedRequestsOfPages"},
 	`conductor/app: net.FileListener(f)`: {"conductor/app.TestSocketsThatAreHandedOverAreGuarded",
 		"conductor/app.TestInheritedOnlyWhenMeantForUs"},
 	`conductor/app: net.Listen("tcp", cfg.Agents.Listen)`: {"test/attack.TestStrangersToAgentsListener",

@@ -115,6 +115,8 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/controller_password", Access: call.Write,
 			Takes:   call.Body([]string{"password"}, call.Args{"password": call.Text}),
 			Answers: call.None(http.StatusNoContent), Handle: s.setControllerPassword},
+		{Method: http.MethodGet, Path: "/ingot/v1/access", Access: call.Read, Answers: call.OK(rest.Access{}),
+			Handle: s.getAccess},
 		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read,
 			Answers: call.OK(rest.Capabilities{}), Handle: s.getCapabilities},
 		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Args: logArgs,

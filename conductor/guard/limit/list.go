@@ -107,6 +107,15 @@ const (
 	KeystoneBody         = 4 << 20
 )
 
+// Sessions of the dashboard. A cookie may have 4096 bytes with its name and attributes.
+const (
+	SessionIdle   = 30 * time.Minute // without a request of its user
+	SessionLife   = 8 * time.Hour    // in any case
+	SessionCookie = 3800             // bytes
+	SessionsEnded = 10_000           // that are remembered after they were signed out
+	SignInBody    = 16 << 10         // bytes of a sign-in, which may have a token
+)
+
 // What a BMC may send. The fastest serial line makes 12 KB a second, some ten times that with the headers of small
 // packets; more is no console.
 const (

@@ -1,0 +1,152 @@
+package ui
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// views are all pages as people see them, with a text that is there once they are complete. {node} is a deployed
+// machine of the site that lookSite makes.
+var views = []struct{ name, path, shows string }{
+	{"fleet", "/ui/", "live"},
+	{"fleet-grid", "/ui/?view=grid", "live"},
+	{"node", "/ui/nodes/{node}", "Third rack"},
+	{"node-failed", "/ui/nodes/{bad}", "replace the disk"},
+}
+
+// lookSite is a site with machines in many states.
+func lookSite(t testing.TB) (s *site, names *strings.Replacer) {
+	t.Helper()
+	s = start(t)
+	for i := range 6 {
+		s.node(fmt.Sprintf("rack1-u%02d", i+1), `"resource_class":"compute.large"`)
+	}
+	for i := range 3 {
+		id := s.node(fmt.Sprintf("rack2-u%02d", i+1), `"resource_class":"storage"`)
+		s.send(id, "manage")
+	}
+	s.available("rack3-u01", `"resource_class":"compute.large"`)
+	node := s.available("rack3-u02", `"resource_class":"compute.large","description":"Third rack, second unit"`)
+	s.send(node, "active")
+	bad := s.available("rack3-u03-with-a-name-that-is-rather-long-for-a-machine", `"driver_info":{"fake_fail":{"deploy.deploy":"write image to /dev/sda at byte 4294967296: input/output error: replace the disk with serial S3Z9NX0K123456, then deploy again"}}`)
+	s.send(bad, "active")
+	slow := s.available("rack3-u04", `"driver_info":{"fake_deploy_delay":"600"}`)
+	s.send(slow, "active")
+	s.want(202, "PUT", "/v1/nodes/rack1-u02/maintenance", `{"reason":"DIMM B2 reports corrected errors; memory is ordered"}`)
+	s.is(node, "active")
+	s.is(bad, "deploy failed")
+	return s, strings.NewReplacer("{node}", node, "{bad}", bad)
+}
+
+// sideways lists what is wider than the window, or is cut off and does not say so by an ellipsis.
+const sideways = `(() => {
+	const out = [];
+	const wide = document.documentElement.scrollWidth - window.innerWidth;
+	if (wide > 0) out.push('the page is ' + wide + ' px wider than the window');
+	for (const e of document.querySelectorAll('body *')) {
+		if (!e.checkVisibility() || e.closest('.hidden, .skip, canvas, svg, .scrolls, option')) continue;
+		const r = e.getBoundingClientRect();
+		if (r.width === 0 || r.height === 0) continue;
+		if (r.right > window.innerWidth + 1 && wide > 0) out.push(e.tagName + '.' + e.className + ' ends at ' + Math.round(r.right));
+		const s = getComputedStyle(e);
+		if (s.overflowX === 'hidden' && s.textOverflow !== 'ellipsis' && e.scrollWidth > e.clientWidth + 1 && e.innerText)
+			out.push(e.tagName + '.' + e.className + ' is cut off: ' + e.innerText.slice(0, 40));
+	}
+	return out.slice(0, 8);
+})()`
+
+// overlaps lists texts and controls that lie upon each other.
+const overlaps = `(() => {
+	const list = [...document.querySelectorAll('button, a, input, select, summary, h1, h2, h3, label, dt, dd, th, td')]
+		.filter((e) => e.checkVisibility() && !e.closest('.hidden, .skip, .menu > div, .spacer') && e.tagName !== 'OPTION')
+		.map((e) => {
+			const r = e.getBoundingClientRect(), c = e.closest('td, th, .cut')?.getBoundingClientRect();
+			return [e, c ? { left: r.left, top: r.top, bottom: r.bottom, right: Math.min(r.right, c.right), width: Math.min(r.right, c.right) - r.left, height: r.height } : r];
+		}).filter(([, r]) => r.width > 1 && r.height > 1 && r.bottom > 0 && r.top < window.innerHeight);
+	const out = [];
+	for (let i = 0; i < list.length; i++)
+		for (let k = i + 1; k < list.length; k++) {
+			const [[a, x], [b, y]] = [list[i], list[k]];
+			if (a.contains(b) || b.contains(a)) continue;
+			const w = Math.min(x.right, y.right) - Math.max(x.left, y.left), h = Math.min(x.bottom, y.bottom) - Math.max(x.top, y.top);
+			if (w > 2 && h > 2 && !a.closest('.group') && !b.closest('.group')) out.push(a.tagName + ' ' + (a.innerText ?? '').slice(0, 30) + ' and ' + b.tagName + ' ' + (b.innerText ?? '').slice(0, 30));
+		}
+	return out.slice(0, 8);
+})()`
+
+// axe is the script that looks for faults that keep people out.
+var axe = sync.OnceValues(func() (string, error) {
+	cmd := exec.Command("go", "-C", filepath.Join("..", "..", "tools", "bundle"), "run", "./fetch", "axe-core")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("fetch axe-core: %w", err)
+	}
+	b, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "axe-core", "axe.min.js"))
+	return string(b), err
+})
+
+// accessible fails the test for each fault that axe calls serious or worse, and for contrast below AA.
+func (p *page) accessible(what string) {
+	p.Helper()
+	script, err := axe()
+	if err != nil {
+		p.Fatal(err)
+	}
+	if !js[bool](p, "typeof axe === 'object'") {
+		p.does("(() => {" + script + "\n;window.axe = axe ?? module?.exports; })()")
+	}
+	found := js[string](p, `axe.run(document, { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })
+		.then((r) => JSON.stringify(r.violations.map((v) => ({ id: v.id, impact: v.impact, help: v.help, at: v.nodes.slice(0, 4).map((n) => n.html.slice(0, 200) + ' ' + (n.any[0]?.message ?? '')) }))))`)
+	var faults []struct {
+		ID, Impact, Help string
+		At               []string
+	}
+	if err := json.Unmarshal([]byte(found), &faults); err != nil {
+		p.Fatal(err)
+	}
+	for _, f := range faults {
+		if f.Impact == "serious" || f.Impact == "critical" {
+			p.Errorf("%s: %s (%s): %s\n  %s", what, f.ID, f.Impact, f.Help, strings.Join(f.At, "\n  "))
+		}
+	}
+}
+
+// widths are a phone, a laptop and the widest screen, in pixels.
+var widths = []int64{360, 1280, 3840}
+
+// TestEveryPageLooksRight: in both themes and at all widths no page is cut off, overlaps or scrolls sideways, and no
+// page keeps people out who can't see, point or tell colours apart. The pictures are in build/ui.
+func TestEveryPageLooksRight(t *testing.T) {
+	kit.NeedPrograms(t, "npm")
+	s, names := lookSite(t)
+	p := open(t, s.d.URL)
+	for _, v := range views {
+		for _, theme := range []string{"light", "dark"} {
+			p.theme(theme)
+			p.size(1280, 800)
+			p.visit(names.Replace(v.path))
+			p.shows(v.shows)
+			p.until("!document.querySelector('main [aria-busy=true]')")
+			for _, w := range widths {
+				p.size(w, 800)
+				p.does("new Promise((done) => setTimeout(done, 60))") // observers of sizes come after that
+				for what, script := range map[string]string{"too wide": sideways, "overlaps": overlaps} {
+					for _, fault := range js[[]string](p, script) {
+						t.Errorf("%s, %s, %d px, %s: %s", v.name, theme, w, what, fault)
+					}
+				}
+				p.shot(fmt.Sprintf("%s-%s-%d", v.name, theme, w))
+			}
+			p.size(1280, 800)
+			p.accessible(v.name + ", " + theme)
+		}
+	}
+}
