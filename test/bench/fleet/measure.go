@@ -179,6 +179,8 @@ func (b *bench) again(f *fleet.Fleet) error {
 	if err := b.site.start(); err != nil {
 		return err
 	}
+	read := b.reading(f)
+	defer read()
 	if err := until(b.ctx, func() string {
 		return fmt.Sprintf("%d of %d agents are back", f.Counts().Opened-opened, b.row.Nodes)
 	}, func() (bool, error) { return f.Counts().Opened >= opened+b.row.Nodes, nil }); err != nil {
@@ -188,8 +190,33 @@ func (b *bench) again(f *fleet.Fleet) error {
 		return err
 	}
 	b.row.Back = time.Since(began).Seconds()
-	b.say("all agents are back after %.1f s", b.row.Back)
+	took := read()
+	b.row.BackAPIP50, b.row.BackAPIP99 = percentile(took, 50), percentile(took, 99)
+	b.say("all agents are back after %.1f s; one node meanwhile: median %.1f ms, p99 %.1f ms", b.row.Back,
+		b.row.BackAPIP50, b.row.BackAPIP99)
 	return nil
+}
+
+// reading reads one node after another, 50 times a second, until the function that it returns is called. That one
+// returns how long each answer took, in ms.
+func (b *bench) reading(f *fleet.Fleet) (end func() []float64) {
+	ctx, stop := context.WithCancel(b.ctx)
+	var took []float64
+	var work sync.WaitGroup
+	work.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			at := time.Now()
+			if _, err := b.site.api.Node(ctx, f.Machines[i*7919%len(f.Machines)].Name); err == nil {
+				took = append(took, time.Since(at).Seconds()*1000)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	return func() []float64 {
+		stop()
+		work.Wait()
+		return took
+	}
 }
 
 // lease is how long after its last beat a conductor is taken for dead.
@@ -260,24 +287,13 @@ func (b *bench) deploy(f *fleet.Fleet, d *fleet.Driver) error {
 	if err != nil {
 		return err
 	}
-	var took []float64
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		for i := 0; ctx.Err() == nil; i++ {
-			at := time.Now()
-			if _, err := b.site.api.Node(ctx, f.Machines[i*7919%len(f.Machines)].Name); err == nil {
-				took = append(took, time.Since(at).Seconds()*1000)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	})
+	read := b.reading(f)
 	began := time.Now()
 	d.Target("active")
 	err = d.Run(b.ctx)
 	b.row.Deploy = time.Since(began).Seconds()
 	err = errors.Join(err, unwatch())
-	stop()
-	reading.Wait()
+	took := read()
 	if err != nil {
 		return err
 	}

@@ -25,9 +25,12 @@ type row struct {
 	IdleCPU     float64 `json:"idle_cpu"`
 	Each        []usage `json:"each"`
 	Connections int64   `json:"connections,omitempty"`
-	// Of the return of all agents after a restart of all conductors: seconds, and agents that were refused.
-	Back    float64 `json:"back_s"`
-	Refused int     `json:"refused"`
+	// Of the return of all agents after a restart of all conductors: seconds, agents that were refused, and one node of
+	// the API meanwhile, in ms.
+	Back       float64 `json:"back_s"`
+	Refused    int     `json:"refused"`
+	BackAPIP50 float64 `json:"back_api_p50_ms"`
+	BackAPIP99 float64 `json:"back_api_p99_ms"`
 	// Of the end of one of several conductors: its nodes, and seconds from the end of its lease until each has another
 	// owner, and until each agent has a session.
 	Taken         int     `json:"taken,omitempty"`
@@ -95,8 +98,8 @@ func (g goal) met() bool { return g.Most && g.Is <= g.Want || !g.Most && g.Is >=
 // promised is the number of nodes of which memory and processor time are promised; fewer need less anyway.
 const promised = 10_000
 
-// slack is how many seconds the longest queue time may be more than twice the median, which it is where all come at
-// once and each has its turn.
+// slack is how many seconds the longest queue time may be more than 2.1 times the median: where all come at once and
+// each has its turn, it is twice the median.
 const slack = 1
 
 // goals holds the figures against what is promised.
@@ -115,7 +118,7 @@ func (r *report) goals() (all []goal) {
 		if x.Taken > 0 {
 			most(max(x.TakenOwners, x.TakenSessions), 30, "s after the lease until %d nodes were taken over", x.Taken)
 		}
-		most(x.QueueMax, 2*x.QueueP50+slack, "s of the longest queue time: twice the median and a second")
+		most(x.QueueMax, 2.1*x.QueueP50+slack, "s of the longest queue time: twice the median, a twentieth more, and a second")
 		most(float64(x.Overlaps), 0, "controllers that were asked twice at once")
 		most(float64(x.Failed), 0, "deployments that failed")
 		if x.Watchers > 0 {
@@ -167,6 +170,9 @@ var columns = [][]struct {
 		{"connections", func(x row) string { return fmt.Sprint(x.Connections) }},
 		{"KiB per node / deployment", func(x row) string { return fmt.Sprintf("%.0f / %.0f", x.NodeKiB, x.DeployKiB) }},
 		{"all back s", func(x row) string { return fmt.Sprintf("%.1f", x.Back) }},
+		{"GET p50 / p99 ms meanwhile", func(x row) string {
+			return fmt.Sprintf("%.1f / %.1f", x.BackAPIP50, x.BackAPIP99)
+		}},
 		{"refused", func(x row) string { return fmt.Sprint(x.Refused) }},
 		{"taken over: nodes", func(x row) string { return fmt.Sprint(x.Taken) }},
 		{"owners / agents s", func(x row) string { return fmt.Sprintf("%.1f / %.1f", x.TakenOwners, x.TakenSessions) }},

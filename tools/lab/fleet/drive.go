@@ -147,7 +147,9 @@ func (d *Driver) look(ctx context.Context) error {
 				d.log.Warn("list nodes", "err", err)
 			}
 			for _, n := range nodes {
-				d.moved(n.UUID, string(n.ProvisionState))
+				if d.quiet(n.UUID, last) {
+					d.moved(n.UUID, string(n.ProvisionState))
+				}
 			}
 		}
 		if d.over() {
@@ -159,6 +161,15 @@ func (d *Driver) look(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// quiet reports whether no event of a node has come since: then a list that was asked for at that time says nothing
+// older than what is known.
+func (d *Driver) quiet(uuid string, since time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.of[uuid]
+	return m != nil && m.moved.Before(since)
 }
 
 func (d *Driver) over() bool {
@@ -205,8 +216,11 @@ func (d *Driver) moved(uuid, state string) {
 	}
 }
 
-// next returns the verb that takes a node on; empty while ingotd works on it.
+// next returns the verb that takes a node on; empty while ingotd works on it, and when it is where it is to be.
 func (d *Driver) next(m *member) string {
+	if m.state == d.target && (m.state != "manageable" || m.inspected) {
+		return ""
+	}
 	switch m.state {
 	case "enroll", "inspect failed", "clean failed":
 		return "manage"
