@@ -154,6 +154,9 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 func (s *Server) Stop(ctx context.Context) {
 	s.mu.Lock()
 	s.stopping = true
+	if n := len(s.sessions); n > 0 {
+		s.log.Info("the conductor stops: its agents go on with their plans, and connect again", "agents", n)
+	}
 	for _, ss := range s.sessions {
 		ss.end(errStopping)
 	}

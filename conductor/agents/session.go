@@ -307,6 +307,11 @@ func (s *Server) unregister(ss *session, known bool) {
 	if !s.drop(ss) || !known {
 		return
 	}
+	// Who owns the node next takes its agent for disconnected in any case, as after a crash: to write the same for
+	// thousands of nodes would only delay the stop.
+	if errors.Is(context.Cause(ss.ctx), errStopping) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ss.ctx), cleanup)
 	defer cancel()
 	if errors.Is(context.Cause(ss.ctx), errElsewhere) || s.elsewhere(ctx, ss.id.node) != "" {

@@ -36,7 +36,7 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 		if b.Connected {
 			return e.cfg.RetryBase, nil
 		}
-		if left := time.Until(b.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+		if left := e.grace(b); left > 0 {
 			return left, nil
 		}
 	}

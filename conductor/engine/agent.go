@@ -23,6 +23,7 @@ func (e *StaleAgentError) Error() string {
 // plan that the agent lacks is on its way.
 func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 	other := false // it has been given up because it is of another ramdisk
+	back := false  // it had lost its session
 	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		other = false
 		b := n.Boot
@@ -30,6 +31,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 			return &StaleAgentError{a.NodeUUID, a.BootID}
 		}
 		e.mark(n, effects, node.MarkSession, a.Version)
+		back = !b.LostAt.IsZero()
 		b.Connected, b.LostAt, b.Address = true, time.Time{}, a.Address
 		e.discover(n, effects)
 		j := n.Job
@@ -86,6 +88,9 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 	e.holds[a.NodeUUID], e.sent[a.NodeUUID] = a.PlanID, a.PlanID
 	e.met[a.NodeUUID] = a.BootID
 	e.alive[a.NodeUUID] = time.Now()
+	if back {
+		e.returned = time.Now()
+	}
 	e.mu.Unlock()
 	e.wake(a.NodeUUID)
 	return nil
@@ -123,6 +128,30 @@ func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 		e.log.Warn("record that an agent is out of reach", "node", nodeUUID, "err", err)
 	}
 	e.wake(nodeUUID)
+}
+
+// The grace of an agent that lost its session is longer while others come back: by a part of it from each of them, and
+// by so many times of it at most.
+const (
+	gracePart = 4
+	graceMost = 5
+)
+
+// grace is for how long the agent of a boot that has lost its session may still come back; zero: no longer. When
+// thousands come back at once, as after a restart of the conductor, it may take longer than the configured time until
+// it is the turn of one: their work must not be begun again for that.
+func (e *Engine) grace(b *node.Boot) time.Duration {
+	e.mu.Lock()
+	returned := e.returned
+	e.mu.Unlock()
+	end, most := b.LostAt.Add(e.cfg.SessionGrace), b.LostAt.Add(graceMost*e.cfg.SessionGrace)
+	if later := returned.Add(e.cfg.SessionGrace / gracePart); later.After(end) {
+		end = later
+		if end.After(most) {
+			end = most
+		}
+	}
+	return max(0, time.Until(end))
 }
 
 // AgentProgress records the progress of a running step, in memory only.

@@ -154,6 +154,7 @@ type Engine struct {
 	sent     map[string]string        // plan that was sent last, in this session
 	asked    map[string]ask           // when power actions were requested
 	met      map[string]string        // boot whose agent had a session with this conductor
+	returned time.Time                // when an agent that had lost its session last came back
 }
 
 // New makes an engine; Run starts it. link and network may be nil: no agent is reachable, all machines are on one

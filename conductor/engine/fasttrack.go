@@ -47,7 +47,7 @@ func (p *pass) agentThere() (there bool, left time.Duration) {
 	case p.e.heard(p.n.UUID, b.BootID):
 		return false, 0
 	}
-	return false, max(0, time.Until(b.LostAt.Add(p.e.cfg.SessionGrace)))
+	return false, p.e.grace(b)
 }
 
 // heard reports whether an agent's session was opened with this conductor since it owns the node.
@@ -217,7 +217,7 @@ func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.
 		}
 		return e.pausePoll(), nil
 	}
-	if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+	if left := e.grace(n.Boot); left > 0 {
 		return left, nil
 	}
 	_, err := e.change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {

@@ -71,7 +71,7 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 	}
 	if !b.Connected {
 		// It may have jumped, or be about to come back to a conductor that was away, not knowing that it is to jump.
-		if wait := time.Until(b.LostAt.Add(e.cfg.SessionGrace)); wait > 0 {
+		if wait := e.grace(b); wait > 0 {
 			return again(wait), true, nil
 		}
 		return left, true, nil

@@ -27,7 +27,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 		if n.Maintenance {
 			return never, nil
 		}
-		if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+		if left := e.grace(n.Boot); left > 0 {
 			return left, nil
 		}
 		return 0, p.bootAnew(ctx,
