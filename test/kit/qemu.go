@@ -44,6 +44,49 @@ type VM struct {
 // console. It fails the test, with the console's text, if the machine ends or time runs out before.
 func Boot(t testing.TB, m VM) string {
 	t.Helper()
+	r := Start(t, m)
+	select {
+	case <-r.console.found:
+		r.End()
+	case <-r.Ended:
+		select {
+		case <-r.console.found: // it printed that as its last words
+			return r.Console()
+		default:
+		}
+		if r.ctx.Err() != nil {
+			t.Fatalf("the machine did not print %q within %v; its console:\n%s", m.Until, r.limit, r.console)
+		}
+		if r.err != nil || m.Until != "" {
+			t.Fatalf("the machine ended (%v) before it printed %q: %s\nits console:\n%s", r.err, m.Until, &r.errs, r.console)
+		}
+	}
+	return r.Console()
+}
+
+// Running is a machine that was started.
+type Running struct {
+	Ended   <-chan struct{} // closed when the machine has ended
+	ctx     context.Context
+	cancel  context.CancelFunc
+	limit   time.Duration
+	console *watch
+	errs    bytes.Buffer // read only after Ended
+	err     error        // likewise
+}
+
+// Console returns what the machine has printed on its serial console so far.
+func (r *Running) Console() string { return r.console.String() }
+
+// End cuts the machine's power.
+func (r *Running) End() {
+	r.cancel()
+	<-r.Ended
+}
+
+// Start starts the machine. It ends with the test, or when m.Timeout is over.
+func Start(t testing.TB, m VM) *Running {
+	t.Helper()
 	NeedPrograms(t, "qemu-system-x86_64")
 	if m.MemoryMiB == 0 {
 		m.MemoryMiB = 512
@@ -93,43 +136,29 @@ func Boot(t testing.TB, m VM) string {
 			args = append(args, "-initrd", m.Initrd)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), m.Timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(args, m.Args...)...)
-	console := &watch{found: make(chan struct{})}
+	ended := make(chan struct{})
+	r := &Running{Ended: ended, limit: m.Timeout, console: &watch{found: make(chan struct{})}}
+	r.ctx, r.cancel = context.WithTimeout(t.Context(), m.Timeout)
+	cmd := exec.CommandContext(r.ctx, "qemu-system-x86_64", append(args, m.Args...)...)
 	if m.Until != "" {
-		console.until = regexp.MustCompile(m.Until)
+		r.console.until = regexp.MustCompile(m.Until)
 	}
-	var errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = console, &errs
+	cmd.Stdout, cmd.Stderr = r.console, &r.errs
 	// When the time for all tests is up, nothing is cleaned up. The signal comes with the end of this thread, which is
 	// therefore kept.
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
+		r.cancel()
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	select {
-	case <-console.found:
-		cancel()
-		<-done
-	case err := <-done:
-		select {
-		case <-console.found: // it printed that as its last words
-			return console.String()
-		default:
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("the machine did not print %q within %v; its console:\n%s", m.Until, m.Timeout, console)
-		}
-		if err != nil || m.Until != "" {
-			t.Fatalf("the machine ended (%v) before it printed %q: %s\nits console:\n%s", err, m.Until, &errs, console)
-		}
-	}
-	return console.String()
+	go func() {
+		r.err = cmd.Wait()
+		close(ended)
+	}()
+	t.Cleanup(r.End)
+	return r
 }
 
 // Quote writes a value as it stands in QEMU's comma-separated options.

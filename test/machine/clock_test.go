@@ -30,15 +30,15 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// inMachine is set in the environment of this test program where it is the first process of a machine whose clock it
-// may set.
+// inMachine names, in the environment of this test program, the test that it is to run as the first process of a
+// machine whose clock it may set.
 const inMachine = "INGOT_TEST_CLOCK"
 
 func TestMain(m *testing.M) {
 	if os.Getpid() != 1 || os.Getenv(inMachine) == "" {
 		os.Exit(m.Run())
 	}
-	os.Args = []string{os.Args[0], "-test.v", "-test.run=^TestClockSetBack$"}
+	os.Args = []string{os.Args[0], "-test.v", "-test.run=^" + os.Getenv(inMachine) + "$"}
 	code := 1
 	if err := firstProcess(); err == nil {
 		code = m.Run()
@@ -69,6 +69,17 @@ func TestClockSetBack(t *testing.T) {
 		clockSetBack(t)
 		return
 	}
+	console := kit.Boot(t, kit.VM{Kernel: filepath.Join(made.Ramdisk(t, made.RamdiskLab), "vmlinuz"),
+		Initrd: clockRamdisk(t), Append: "quiet rdinit=/init " + inMachine + "=" + t.Name(),
+		Until: `CLOCK ended with \d|Kernel panic`, Timeout: bootLimit})
+	if !strings.Contains(console, "CLOCK ended with 0") || !strings.Contains(console, "--- PASS: TestClockSetBack") {
+		t.Errorf("the machine's console:\n%s", console)
+	}
+}
+
+// clockRamdisk makes a ramdisk of this program, as init, and ingotd, after those given.
+func clockRamdisk(t *testing.T, before ...string) string {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +90,16 @@ func TestClockSetBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	for _, name := range before {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The next one begins at a multiple of four bytes.
+		if _, err := f.Write(append(data, make([]byte, -len(data)&3)...)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	w := cpio.Newc.Writer(f)
 	records := []cpio.Record{cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1)}
 	for name, from := range map[string]string{"init": self, "ingotd": made.Program(t, "ingotd")} {
@@ -96,22 +117,21 @@ func TestClockSetBack(t *testing.T) {
 	if err := cpio.WriteTrailer(w); err != nil {
 		t.Fatal(err)
 	}
-	console := kit.Boot(t, kit.VM{Kernel: filepath.Join(made.Ramdisk(t, made.RamdiskLab), "vmlinuz"), Initrd: path,
-		Append: "quiet rdinit=/init " + inMachine + "=1", Until: `CLOCK ended with \d|Kernel panic`,
-		Timeout: bootLimit})
-	if !strings.Contains(console, "CLOCK ended with 0") || !strings.Contains(console, "--- PASS: TestClockSetBack") {
-		t.Errorf("the machine's console:\n%s", console)
-	}
+	return path
 }
 
 // turnClock sets the machine's clock.
 func turnClock(t *testing.T, by time.Duration) {
 	t.Helper()
-	ts := unix.NsecToTimespec(time.Now().Add(by).UnixNano())
-	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
+	if err := setClock(by); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("the clock is at %v", time.Now())
+}
+
+func setClock(by time.Duration) error {
+	ts := unix.NsecToTimespec(time.Now().Add(by).UnixNano())
+	return unix.ClockSettime(unix.CLOCK_REALTIME, &ts)
 }
 
 // clockSite is an ingotd on loopback that boots fake machines over HTTP; their agents are simulated, and use TLS.
