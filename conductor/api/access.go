@@ -161,6 +161,7 @@ var rulings = map[string]ruling{
 	"GET /v1/conductors/{conductor}":                        {rule: access.ConductorGet},
 	"GET /v1/shards":                                        {rule: access.ShardsGet},
 	"GET /ingot/v1/nodes/{node}/progress":                   {rule: access.IngotProgress},
+	"GET /ingot/v1/progress":                                {rule: access.IngotEvents},
 	"GET /ingot/v1/nodes/{node}/health":                     {rule: access.NodeHistory},
 	"GET /ingot/v1/nodes/{node}/timeline":                   {rule: access.IngotProgress},
 	"GET /ingot/v1/access":                                  {rule: access.NodeList},

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/own"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
+	"github.com/ingot-metal/ingot/conductor/observe/progress"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/conductor/store/storetest"
@@ -325,9 +328,9 @@ func TestProgressIsReported(t *testing.T) {
 	hub := events.New(f.st)
 	f.srv.cfg.Events = hub
 	var bytes atomic.Uint64
-	f.srv.cfg.Progresses = func() map[string]node.Progress {
+	f.srv.cfg.Progress = progress.New(progress.Source{Local: func() map[string]node.Progress {
 		return map[string]node.Progress{n.UUID: {Step: "write_image", Bytes: bytes.Add(10), Total: 1000}, "gone": {}}
-	}
+	}})
 	f.reassemble()
 	web := httptest.NewServer(f.srv)
 	defer web.Close()
@@ -339,6 +342,65 @@ func TestProgressIsReported(t *testing.T) {
 			t.Errorf("progress = %+v, want %d bytes", e, want)
 		}
 	}
+}
+
+// TestRunningWork: the list has the progress of work that runs now, of nodes that the caller may see, of this conductor
+// or of all.
+func TestRunningWork(t *testing.T) {
+	job := func(plan string) *node.Job {
+		return &node.Job{ID: "j-" + plan, Phase: node.PhaseDeploy, PlanID: plan,
+			StartedAt: time.Now().Add(-time.Minute)}
+	}
+	f := newFixture(t, Config{Hostname: "c1", Authenticate: by2},
+		node.Node{Name: "mine", Conductor: "c1", Job: job("p1"), Owner: "alpha"},
+		node.Node{Name: "theirs", Conductor: "c2", Job: job("p2")}, node.Node{Name: "done", Conductor: "c1"})
+	id := map[string]string{}
+	for _, name := range []string{"mine", "theirs", "done"} {
+		n, err := f.st.Node(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id[name] = n.UUID
+	}
+	f.srv.cfg.Progress = progress.New(progress.Source{Log: slog.New(slog.DiscardHandler),
+		Local: func() map[string]node.Progress {
+			return map[string]node.Progress{id["mine"]: {PlanID: "p1", Step: "write_image", Bytes: 5, Total: 10},
+				id["done"]: {PlanID: "old"}, "gone": {}}
+		},
+		Others: func() []string { return []string{"c2"} },
+		Ask: func(context.Context, string) (map[string]node.Progress, error) {
+			return map[string]node.Progress{id["theirs"]: {PlanID: "p2", Step: "erase_devices"}}, nil
+		}})
+	f.reassemble()
+	for _, tt := range []struct{ who, query, want string }{
+		{"admin", "", "mine theirs"}, {"admin", "?conductor=c1", "mine"}, {"admin", "?conductor=c2", "theirs"},
+		{"alpha", "", "mine"}, {"beta", "", ""},
+	} {
+		r := httptest.NewRequest("GET", "/ingot/v1/progress"+tt.query, nil)
+		r.Header.Set("X-Role", tt.who)
+		w := httptest.NewRecorder()
+		f.srv.ServeHTTP(w, r)
+		var got rest.Running
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
+			t.Fatalf("%s%s = %d %s", tt.who, tt.query, w.Code, w.Body)
+		}
+		var names []string
+		for _, p := range got.Progress {
+			names = append(names, fmt.Sprint(p.NodeName))
+		}
+		slices.Sort(names)
+		if strings.Join(names, " ") != tt.want {
+			t.Errorf("%s%s sees %v, want %s: %s", tt.who, tt.query, names, tt.want, w.Body)
+		}
+	}
+}
+
+// by2 takes the header X-Role for the system's administrator, or else for a project whose reader the caller is.
+func by2(r *http.Request) (*access.Actor, error) {
+	if who := r.Header.Get("X-Role"); who != "admin" {
+		return &access.Actor{UserName: who, ProjectID: who, Role: access.Reader}, nil
+	}
+	return &access.Actor{UserName: "root", System: true, Role: access.Admin}, nil
 }
 
 func TestLogOverHTTP(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/engine"
@@ -14,7 +15,8 @@ import (
 
 // A handler for what only the node's owner can do returns an *engine.ElsewhereError before it has done anything. The
 // request is then sent to the owner, once and as it came. There it goes through all checks and the handler, with the
-// actor and the ID that the first conductor gave it. If the node has moved on meanwhile, the answer is 503.
+// actor and the ID that the first conductor gave it. If the node has moved on meanwhile, the owner says that it did
+// nothing, and the first conductor looks for the owner again; it gives up with 503 when that takes long.
 
 // forwarder has another conductor answer a request.
 type forwarder interface {
@@ -39,29 +41,50 @@ func (s *Server) logger(r *http.Request) func(text string, args ...any) {
 	return s.log.Info
 }
 
-// elsewhere answers a request whose node another conductor owns. Unless asks, that is not asked: it was the last hop.
-// less is the answer without it, where there is one.
+// atOwner has the owner of a node answer a request. While the node is handed over, that conductor and the next one may
+// both not have it, for moments: then the owner is looked for again.
+func (s *Server) atOwner(ctx context.Context, rt *call.Route, c *call.Call, id string, tags *rest.Tags,
+	owner *engine.ElsewhereError, less *call.Reply, raw, sent []byte) (rep *call.Reply, answer *rest.Error) {
+	asks, moved := !rt.Form && !rt.Parts, false // with a body that was read here
+	for began, pause := time.Now(), firstPause; ; pause = min(2*pause, longestPause) {
+		rep, moved, answer = s.elsewhere(ctx, c, owner, id, sent, asks, less)
+		if !moved || time.Since(began)+pause > s.cfg.LockWait {
+			return rep, answer
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return rep, answer
+		}
+		c.Body, _ = decode(raw) // again, because a handler may have changed its copy; decoding succeeded before
+		if less, owner, answer = s.attempt(ctx, rt, c, id, tags); owner == nil {
+			return less, answer
+		}
+	}
+}
+
+// elsewhere answers a request whose node another conductor owns. Unless asks, that is not asked. less is the answer
+// without it, where there is one. moved reports that the node has another owner by now.
 func (s *Server) elsewhere(ctx context.Context, c *call.Call, to *engine.ElsewhereError, id string, body []byte,
-	asks bool, less *call.Reply) (*call.Reply, *rest.Error) {
-	answer := s.translate(to, c, id)
+	asks bool, less *call.Reply) (rep *call.Reply, moved bool, answer *rest.Error) {
+	answer = s.translate(to, c, id)
 	if asks {
-		var rep *call.Reply
-		if rep, answer = s.forward(ctx, c, to, id, body); answer == nil {
-			return rep, nil
+		if rep, moved, answer = s.forward(ctx, c, to, id, body); answer == nil && !moved {
+			return rep, false, nil
 		}
 	}
 	if less != nil {
-		return less, nil
+		return less, moved, nil
 	}
-	return nil, answer
+	return rep, moved, answer
 }
 
-// forward has the owner of a node answer a request; body is as it came.
+// forward has the owner of a node answer a request; body is as it came. moved reports that it owns the node no more.
 func (s *Server) forward(ctx context.Context, c *call.Call, to *engine.ElsewhereError, id string,
-	body []byte) (*call.Reply, *rest.Error) {
+	body []byte) (rep *call.Reply, moved bool, answer *rest.Error) {
 	r := c.Request
 	if s.cfg.Forward == nil || to.Conductor == "" {
-		return nil, s.translate(to, c, id)
+		return nil, false, s.translate(to, c, id)
 	}
 	s.logger(r)("a request is forwarded to the node's owner", "conductor", to.Conductor, "user",
 		c.User, "method", r.Method, "path", r.URL.Path, "request", id)
@@ -69,10 +92,12 @@ func (s *Server) forward(ctx context.Context, c *call.Call, to *engine.Elsewhere
 		Method: r.Method, URL: r.URL.RequestURI(), Host: r.Host, Header: r.Header, Body: body})
 	switch {
 	case errors.Is(err, peer.ErrNoAddress):
-		return nil, s.translate(to, c, id)
+		return nil, false, s.translate(to, c, id)
 	case err != nil:
-		return nil, s.translate(err, c, id)
+		return nil, false, s.translate(err, c, id)
 	}
+	moved = a.Header.Get(peer.MovedHeader) != ""
+	a.Header.Del(peer.MovedHeader)
 	return &call.Reply{Status: a.Status, Stream: func(w http.ResponseWriter) {
 		for name, values := range a.Header {
 			w.Header()[name] = values
@@ -82,7 +107,7 @@ func (s *Server) forward(ctx context.Context, c *call.Call, to *engine.Elsewhere
 		}
 		w.WriteHeader(a.Status)
 		_, _ = w.Write(a.Body) // if this fails, the client is gone
-	}}, nil
+	}}, moved, nil
 }
 
 // notForwarded translates an error of a forwarder. What may have been done is not said to be worth a repetition, since

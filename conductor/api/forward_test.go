@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
@@ -185,6 +186,54 @@ func TestOneHop(t *testing.T) {
 			len(way.sent) != 1 || len(back.sent) != 0 {
 			t.Errorf("%s = %d %v %s, forwarded %d and %d times; want %d", tt.what, w.Code, w.Header(), w.Body, len(way.sent),
 				len(back.sent), tt.status)
+		}
+	}
+}
+
+// handedOver is an engine that finds the node's owner in turn in a list; nil is itself.
+type handedOver struct {
+	instant
+	owners []error
+	asked  int
+}
+
+func (h *handedOver) SetBootDevice(context.Context, string, string, bool, string) error {
+	err := h.owners[min(h.asked, len(h.owners)-1)]
+	h.asked++
+	return err
+}
+
+// TestOwnerIsLookedForAgain: a request that reaches a conductor which has just handed the node over goes to the next
+// owner, which may be the conductor that the client asked; the client notices nothing. If none has the node, it gets
+// the 503 once the time for a locked node is over.
+func TestOwnerIsLookedForAgain(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Available})
+	conf := Config{Hostname: "c2", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}
+	c2 := &engine.ElsewhereError{Node: "n", Conductor: "c2"}
+	for _, tt := range []struct {
+		what   string
+		first  []error // whom the first conductor finds
+		second []error // whom the second finds
+		wait   time.Duration
+		status int
+		sent   int
+	}{
+		{"handed back", []error{c2, nil}, []error{c2}, time.Minute, 204, 1},
+		{"has it at last", []error{c2}, []error{c2, c2, nil}, time.Minute, 204, 3},
+		{"no owner, and no time", []error{c2}, []error{c2}, 0, 503, 1},
+	} {
+		second := newServer(t, f.st, &handedOver{instant: instant{f.st}, owners: tt.second}, conf, nil)
+		way := &hop{to: second.Server}
+		first := newServer(t, f.st, &handedOver{instant: instant{f.st}, owners: tt.first},
+			Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware(), Forward: way,
+				LockWait: tt.wait}, nil)
+		r := httptest.NewRequest("PUT", "/v1/nodes/n/management/boot_device", strings.NewReader(`{"boot_device":"pxe"}`))
+		r.Header.Set(rest.VersionHeader, rest.NewestVersion.String())
+		w := httptest.NewRecorder()
+		first.ServeHTTP(w, r)
+		if w.Code != tt.status || len(way.sent) != tt.sent || w.Header().Get(peer.MovedHeader) != "" {
+			t.Errorf("%s = %d %v %s, forwarded %d times; want %d, %d times", tt.what, w.Code, w.Header(), w.Body,
+				len(way.sent), tt.status, tt.sent)
 		}
 	}
 }

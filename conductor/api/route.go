@@ -66,8 +66,8 @@ func (s *Server) table() []call.Route {
 		s.describe(),
 		own.New(st, en, s.find,
 			own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
-				Leaving: cfg.Leaving, Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey,
-				Certificates: cfg.Certificates},
+				Leaving: cfg.Leaving, Progress: cfg.Progress, Hostname: cfg.Hostname, Logs: cfg.Logs,
+				ErasureKey: cfg.ErasureKey, Certificates: cfg.Certificates},
 			log).Routes(),
 	)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/catalog"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/own"
 	"github.com/ingot-metal/ingot/conductor/api/parts"
 	"github.com/ingot-metal/ingot/conductor/api/pools"
 	"github.com/ingot-metal/ingot/conductor/api/ports"
@@ -145,8 +146,8 @@ type Config struct {
 	Events *events.Hub
 	// Leaving says why clients had better go to another server, as this one stops soon; "" or nil: they need not.
 	Leaving func() string
-	// Progresses returns the progress of running work, by node UUID, for the stream of events.
-	Progresses func() map[string]node.Progress
+	// Progress is how far running work is; nil when that is not known.
+	Progress own.Progress
 	// Hardware implements the nodes' interfaces; with nil none can do anything but power and boot devices.
 	Hardware *hardware.Set
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
@@ -452,9 +453,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string,
 		c.Body, _ = decode(raw) // again, because a handler may have changed its copy; decoding succeeded before
 		rep, elsewhere, answer = s.attempt(ctx, rt, c, id, tags)
 	}
-	if elsewhere != nil {
-		asks := from == nil && !rt.Form && !rt.Parts // with a body that was read here
-		rep, answer = s.elsewhere(ctx, c, elsewhere, id, sent, asks, rep)
+	switch {
+	case elsewhere == nil:
+	case from != nil: // it was the last hop
+		rep, _, answer = s.elsewhere(ctx, c, elsewhere, id, sent, false, rep)
+		if answer != nil {
+			answer.Moved = true
+		}
+	default:
+		rep, answer = s.atOwner(ctx, rt, c, id, tags, elsewhere, rep, raw, sent)
 	}
 	if c.User != "" && r.Method != http.MethodGet {
 		status := 0
@@ -523,6 +530,9 @@ func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id s
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, e *rest.Error) {
 	if e.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	}
+	if e.Moved {
+		w.Header().Set(peer.MovedHeader, "1")
 	}
 	send(w, r, e.Status, e.Body())
 }

@@ -185,6 +185,15 @@ func (c *Client) Log(ctx context.Context, q LogQuery) ([]rest.LogEntry, error) {
 	return out, nil
 }
 
+// Running returns how far the running work of all nodes is.
+func (c *Client) Running(ctx context.Context) ([]rest.NodeTransfer, error) {
+	out, err := ask[rest.Running](ctx, c, http.MethodGet, "/ingot/v1/progress", nil)
+	if err != nil {
+		return nil, err
+	}
+	return out.Progress, nil
+}
+
 // Capabilities returns what each hardware type and interface of the conductor really does.
 func (c *Client) Capabilities(ctx context.Context) (*rest.Capabilities, error) {
 	return ask[rest.Capabilities](ctx, c, http.MethodGet, "/ingot/v1/capabilities", nil)

@@ -70,6 +70,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// MovedHeader is set in an Answer that says that nothing was done since the node has another owner by now. It is not
+// shown to clients.
+const MovedHeader = "Ingot-Node-Moved"
+
 // left are the headers that are not passed on: those of one connection, and the client's credentials, which are no
 // other conductor's business.
 var left = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te",

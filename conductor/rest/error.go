@@ -18,6 +18,8 @@ type Error struct {
 	Again     bool // nothing was done, and the same request may succeed shortly; not shown to clients
 	// RetryAfter is when the same request may succeed, for clients; zero says nothing.
 	RetryAfter time.Duration
+	// Moved says, to the conductor that forwarded the request, that nothing was done since the node has another owner.
+	Moved bool
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }

@@ -102,6 +102,20 @@ type Mark struct {
 	Detail Null   `json:"detail"`
 }
 
+// NodeTransfer is how far the running work of a node is. PlanID names the plan that its agent carries out.
+type NodeTransfer struct {
+	NodeUUID  string   `json:"node_uuid"`
+	NodeName  Null     `json:"node_name"`
+	Conductor Null     `json:"conductor"`
+	PlanID    string   `json:"plan_id"`
+	Transfer  Transfer `json:"progress"`
+}
+
+// Running is the answer of GET /ingot/v1/progress.
+type Running struct {
+	Progress []NodeTransfer `json:"progress"`
+}
+
 // LogLine is a line of an agent's log.
 type LogLine struct {
 	Seq   uint64 `json:"seq"`

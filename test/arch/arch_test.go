@@ -216,9 +216,10 @@ var may = map[string][]string{
 	"conductor/api/volumes": {"conductor/access", "conductor/api/call", "conductor/api/document",
 		"conductor/api/finder", "conductor/api/resource", "conductor/node", "conductor/guard/redact", "conductor/rest",
 		"conductor/store"},
-	"conductor/client":        {"conductor/rest"},
-	"conductor/web":           {"conductor/access", "conductor/guard/limit"},
-	"conductor/observe/trace": {"conductor/node", "conductor/rest"},
+	"conductor/client":           {"conductor/rest"},
+	"conductor/web":              {"conductor/access", "conductor/guard/limit"},
+	"conductor/observe/progress": {"conductor/node"},
+	"conductor/observe/trace":    {"conductor/node", "conductor/rest"},
 
 	"initramfs/archive": {},
 	"initramfs/build":   {"initramfs/archive", "initramfs/kernel"},

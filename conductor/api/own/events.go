@@ -305,10 +305,10 @@ func (st *stream) show(e *node.Event) (out rest.Event, ok bool) {
 
 // progress sends the progress of running work since the last message: however often it is reported, once a tick.
 func (st *stream) progress(ctx context.Context) {
-	if st.s.cfg.Progresses == nil || !st.f.typeWanted(TypeProgress) {
+	if st.s.cfg.Progress == nil || !st.f.typeWanted(TypeProgress) {
 		return
 	}
-	running := st.s.cfg.Progresses()
+	running := st.s.cfg.Progress.All()
 	for id := range st.sent {
 		if _, ok := running[id]; !ok {
 			delete(st.sent, id)
@@ -325,8 +325,7 @@ func (st *stream) progress(ctx context.Context) {
 		st.sent[id] = p
 		st.add(0, rest.Event{Type: TypeProgress, Time: call.Stamp(p.At), Kind: "node", UUID: n.UUID, Name: n.Name,
 			NodeUUID: n.UUID, NodeName: n.Name,
-			Progress: &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate,
-				At: rest.NullTime{Time: p.At}}})
+			Progress: transfer(p)})
 	}
 }
 

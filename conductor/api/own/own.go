@@ -45,6 +45,14 @@ type machines interface {
 	Here(n *node.Node) error
 }
 
+// Progress is how far running work is, by node UUID: of this conductor's nodes, and of all as far as is known or after
+// the other conductors have been asked.
+type Progress interface {
+	Local() map[string]node.Progress
+	All() map[string]node.Progress
+	Now(ctx context.Context) map[string]node.Progress
+}
+
 // Config is the configuration of Handlers.
 type Config struct {
 	// Authenticate finds out who reads a stream, which lives longer than a login may.
@@ -56,8 +64,10 @@ type Config struct {
 	Leaving func() string
 	// Events is the source of the stream of events; nil: the stream is off.
 	Events *events.Hub
-	// Progresses returns the progress of running work, by node UUID, for the stream of events.
-	Progresses func() map[string]node.Progress
+	// Progress is how far running work is, by node UUID; nil when that is not known.
+	Progress Progress
+	// Hostname is this conductor's.
+	Hostname string
 	// Logs returns the lines of a node's agent log after a number; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
@@ -88,6 +98,7 @@ var (
 	eventArgs    = call.Args{"node": call.Text, "type": call.Text, "since": call.Number}
 	stepArgs     = call.Args{"full": call.Truth}
 	timelineArgs = call.Args{"job": call.Text}
+	runningArgs  = call.Args{"conductor": call.Text}
 	tailArgs     = call.Args{"after": call.Number}
 )
 
@@ -123,6 +134,8 @@ func (s *Handlers) Routes() []call.Route {
 			Answers: call.OK(rest.Log{}), Handle: s.searchLog},
 		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Query: call.Named, Stream: true,
 			Args: eventArgs, Answers: call.OK(rest.Event{}), Handle: s.followEvents},
+		{Method: http.MethodGet, Path: "/ingot/v1/progress", Access: call.Read, Query: call.Named, Args: runningArgs,
+			Answers: call.OK(rest.Running{}), Handle: s.getRunning},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read,
 			Answers: call.OK(rest.Progress{}), Handle: s.find.Named(s.getProgress)},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/health", Access: call.Read,

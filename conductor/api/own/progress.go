@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
@@ -65,10 +67,42 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call, n *node.Node) 
 		return nil, &call.LesserError{Err: other, Reply: rep} // its owner knows how far the work is
 	}
 	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) && out.Job != nil {
-		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate,
-			At: rest.NullTime{Time: p.At}, Items: showItems(p.Items, v)}
+		out.Running = transfer(p)
+		out.Running.Items = showItems(p.Items, v)
 	}
 	return rep, nil
+}
+
+// transfer is the representation of a progress, without its items.
+func transfer(p node.Progress) *rest.Transfer {
+	return &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate,
+		At: rest.NullTime{Time: p.At}}
+}
+
+// getRunning lists how far all running work is that the caller may see, or that of one conductor.
+func (s *Handlers) getRunning(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	out := rest.Running{Progress: []rest.NodeTransfer{}}
+	var running map[string]node.Progress
+	of := c.Query.Get("conductor")
+	switch {
+	case s.cfg.Progress == nil:
+	case of == s.cfg.Hostname: // other conductors ask this
+		running = s.cfg.Progress.Local()
+	default:
+		running = s.cfg.Progress.Now(ctx)
+	}
+	for _, id := range slices.Sorted(maps.Keys(running)) {
+		n, err := s.store.Node(ctx, id)
+		if err != nil || of != "" && n.Conductor != of || !current(n.Job, running[id]) {
+			continue
+		}
+		if v := c.View(n); !c.Actor.May(access.IngotProgress, access.Of(n)) || !v.Sees(n.Job.StartedAt) {
+			continue
+		}
+		out.Progress = append(out.Progress, rest.NodeTransfer{NodeUUID: n.UUID, NodeName: rest.Null(n.Name),
+			Conductor: rest.Null(n.Conductor), PlanID: n.Job.PlanID, Transfer: *transfer(running[id])})
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
 // current reports whether a progress is of the plan that the job runs, and not one left over from before.

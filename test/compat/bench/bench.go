@@ -16,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
+	"github.com/ingot-metal/ingot/conductor/observe/progress"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -56,8 +57,9 @@ func Start(t testing.TB, wrap func(http.Handler) http.Handler) *Conductor {
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
 	srv, err := api.New(st, en,
-		api.Config{Hostname: "bench", Warmth: en, Events: hub, Progresses: en.Progresses,
-			Logs: func(string, uint64) []rest.LogLine { return nil }}, log)
+		api.Config{Hostname: "bench", Warmth: en, Events: hub,
+			Progress: progress.New(progress.Source{Local: en.Progresses}),
+			Logs:     func(string, uint64) []rest.LogLine { return nil }}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
