@@ -241,12 +241,14 @@ func (s *Store) runGroup(tx *txn, group []*op) error {
 		}
 		return s.endGroup(tx)
 	}
+	savepoint := `SAVEPOINT one` // the next one ends the one before in the same message: each costs a server's answer
 	for _, o := range group {
 		s.beginNotes(o.by, o.asked)
 		kept := len(s.fresh)
-		if _, err := tx.Exec(`SAVEPOINT one`); err != nil {
+		if _, err := tx.Exec(savepoint); err != nil {
 			return fmt.Errorf("begin savepoint: %w", err)
 		}
+		savepoint = `RELEASE one; SAVEPOINT one`
 		if o.err = runOp(o, tx); o.err != nil {
 			s.fresh = s.fresh[:kept]
 			s.dropNotes()
@@ -255,9 +257,9 @@ func (s *Store) runGroup(tx *txn, group []*op) error {
 				return fmt.Errorf("roll back savepoint: %w", errors.Join(err, o.err))
 			}
 		}
-		if _, err := tx.Exec(`RELEASE one`); err != nil {
-			return fmt.Errorf("release savepoint: %w", err)
-		}
+	}
+	if _, err := tx.Exec(`RELEASE one`); err != nil {
+		return fmt.Errorf("release savepoint: %w", err)
 	}
 	return s.endGroup(tx)
 }
