@@ -24,6 +24,8 @@ require (
 	github.com/pierrec/lz4/v4 v4.1.29 // unpacks images in lz4
 	github.com/pin/tftp/v3 v3.2.0 // TFTP server
 	github.com/pressly/goose/v3 v3.28.0 // migrations of the store
+	github.com/prometheus/client_golang v1.24.0 // metrics
+	github.com/prometheus/common v0.70.0 // their text format
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // tests: holds answers of the API against their schemas
 	github.com/spf13/cobra v1.10.2 // command line
 	github.com/stmcginnis/gofish v0.24.0 // Redfish: types and requests of the standard
@@ -46,12 +48,15 @@ require (
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/hashicorp/mdns v1.0.7
+	github.com/prometheus/client_model v0.6.2
 )
 
 require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
 	github.com/bahlo/generic-list-go v0.2.0 // indirect
+	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/buger/jsonparser v1.1.1 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/djherbis/times v1.6.0 // indirect
 	github.com/elliotwutingfeng/asciiset v0.0.0-20260129054604-cfde2086bc57 // indirect
 	github.com/fatih/color v1.15.0 // indirect
@@ -74,12 +79,14 @@ require (
 	github.com/mdlayher/socket v0.5.1 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect
 	github.com/miekg/dns v1.1.72 // indirect
+	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/ncruces/go-strftime v1.0.0 // indirect
 	github.com/olekukonko/errors v1.1.0 // indirect
 	github.com/olekukonko/ll v0.0.9 // indirect
 	github.com/olekukonko/tablewriter v1.0.9 // indirect
 	github.com/pb33f/jsonpath v0.1.2 // indirect
 	github.com/pb33f/ordered-map/v2 v2.3.0 // indirect
+	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rivo/uniseg v0.4.4 // indirect
 	github.com/rogpeppe/go-internal v1.9.0 // indirect

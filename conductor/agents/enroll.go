@@ -45,6 +45,19 @@ func (r refusal) Error() string { return string(r) }
 
 // Enroll trades a boot token for a client certificate.
 func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agentv1.EnrollResponse, error) {
+	resp, err := s.enroll(ctx, req)
+	switch status.Code(err) {
+	case codes.OK:
+		s.count("enrolment", "granted")
+	case codes.PermissionDenied, codes.InvalidArgument:
+		s.count("enrolment", "refused")
+	default:
+		s.count("enrolment", "failed")
+	}
+	return resp, err
+}
+
+func (s *Server) enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agentv1.EnrollResponse, error) {
 	meter := meterOf(ctx)
 	defer func() { meter.Free(meter.Message()) }()
 	from := remote(ctx)

@@ -85,6 +85,9 @@ type Config struct {
 	// Others, unless nil, returns the addresses of other conductors, as Elsewhere does, which agents may ask when this
 	// one is gone. It must not wait.
 	Others func() []string
+	// Count, unless nil, is called with what happened: an "enrolment" was "granted", "refused" or "failed", a "session"
+	// was "opened", "refused" or "closed".
+	Count func(what, outcome string)
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm
 }
@@ -179,8 +182,26 @@ func (s *Server) Stop(ctx context.Context) {
 	}
 }
 
+func (s *Server) count(what, outcome string) {
+	if s.cfg.Count != nil {
+		s.cfg.Count(what, outcome)
+	}
+}
+
 // Logs returns the lines of a node's agent log that are kept in memory and have a number above after, oldest first.
 func (s *Server) Logs(nodeUUID string, after uint64) []LogLine { return s.logs.after(nodeUUID, after) }
+
+// Watched returns how many agents are connected, and how long ago the newest message came of the one that has said
+// nothing for longest.
+func (s *Server) Watched() (connected int, silence time.Duration) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ss := range s.sessions {
+		silence = max(silence, now.Sub(time.Unix(0, ss.heard.Load())))
+	}
+	return len(s.sessions), silence
+}
 
 // Connected reports whether a node's agent has a session now.
 func (s *Server) Connected(nodeUUID string) bool {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -58,6 +59,7 @@ type session struct {
 	logs    budget        // log lines that go to the conductor's own log
 	skipped uint64        // lines over that budget
 	bundled chan struct{} // a log bundle has come
+	heard   atomic.Int64  // when the newest message came, in nanoseconds
 	swarm   swarming      // used by the session's worker, apart from news
 	odds    sync.Map      // what odd has logged
 }
@@ -80,6 +82,8 @@ type outgoing struct {
 
 // Session is one agent's stream, from hello to its end.
 func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
+	outcome := "refused"
+	defer func() { s.count("session", outcome) }()
 	id, err := s.authenticate(stream.Context())
 	if err != nil {
 		return err
@@ -131,6 +135,8 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	ss.log.Info("agent connected", "boot", id.boot, "agent", clip(hello.AgentVersion), "from", remote(ctx), "plan",
 		hello.PlanId, "running", hello.PlanRunning)
 
+	s.count("session", "opened")
+	outcome = "closed"
 	var work sync.WaitGroup
 	work.Go(func() { s.work(ss, hello, received) })
 	// The worker must have finished with the store before the session counts as gone: a session that replaces this one
@@ -197,6 +203,7 @@ func (ss *session) receive(to chan<- message) {
 			return
 		}
 		size := ss.meter.Message()
+		ss.heard.Store(time.Now().UnixNano())
 		select {
 		case to <- message{m, size}:
 		case <-ss.ctx.Done():

@@ -64,6 +64,7 @@ func (s *Server) table() []call.Route {
 		pools.New(st, s.find, cfg.Warmth, cfg.PoolPace).Routes(),
 		phonehome.New(en).Routes(),
 		s.describe(),
+		s.metrics(),
 		own.New(st, en, s.find,
 			own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
 				Leaving: cfg.Leaving, Progress: cfg.Progress, Hostname: cfg.Hostname, Logs: cfg.Logs,

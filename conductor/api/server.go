@@ -160,6 +160,10 @@ type Config struct {
 	PoolPace pools.Pace
 	// Logs returns the lines of a node's agent log after a number; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
+	// Meter, unless nil, counts requests. Those that another conductor has forwarded are counted there.
+	Meter meter
+	// Metrics answers scrapes at /metrics; nil: they are not answered here.
+	Metrics http.Handler
 	// Forward has the owner of a node answer what only it can; nil: such requests are answered with 503.
 	Forward forwarder
 }
@@ -211,6 +215,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.answer(w,
 
 // answer answers a request with an ID. from is where a forwarded one came from.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, id string, from *peer.Origin) {
+	seen := served{began: time.Now()}
+	defer func() { s.served(r, &seen, from) }() // also of a request that is broken off by a panic
+	s.reply(w, r, id, from, &seen)
+}
+
+// reply sends the answer, and notes in seen what is known of the request.
+func (s *Server) reply(w http.ResponseWriter, r *http.Request, id string, from *peer.Origin, seen *served) {
 	w.Header().Set("Openstack-Request-Id", id)
 	defer func() {
 		p := recover()
@@ -222,14 +233,17 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, id string, from 
 		}
 		s.log.Error("a request made a handler panic", "method", r.Method, "path", r.URL.Path, "request", id, "err",
 			fmt.Sprint(p), "stack", string(debug.Stack()))
+		seen.status = http.StatusInternalServerError
 		s.fail(w, r, rest.Fault(http.StatusInternalServerError,
 			"The server has a fault; its log has details under request %s.", id))
 	}()
-	rep, err := s.serve(w, r, id, from)
+	rep, err := s.serve(w, r, id, from, seen)
 	if err != nil {
+		seen.status = err.Status
 		s.fail(w, r, err)
 		return
 	}
+	seen.status = rep.Status
 	if rep.Location != "" {
 		w.Header().Set("Location", rep.Location)
 	}
@@ -239,11 +253,15 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, id string, from 
 	if rep.ETag != "" {
 		w.Header().Set("ETag", rep.ETag)
 		if unchanged(r, rep) {
+			seen.status = http.StatusNotModified
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
 	}
 	if rep.Stream != nil {
+		if seen.route != nil && seen.route.Stream {
+			seen.took = time.Since(seen.began) // it ends when the client goes
+		}
 		rep.Stream(w)
 		return
 	}
@@ -259,6 +277,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, id string, from 
 	b, jerr := rest.Append((*buf)[:0], rep.Body)
 	if jerr != nil {
 		s.log.Error("an answer is not JSON", "path", r.URL.Path, "request", id, "err", jerr)
+		seen.status = http.StatusInternalServerError
 		s.fail(w, r, rest.Fault(http.StatusInternalServerError,
 			"The server has a fault; its log has details under request %s.", id))
 		return
@@ -283,8 +302,8 @@ func unrouted(path []string, err *rest.Error) *rest.Error {
 	return &fault
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string,
-	from *peer.Origin) (*call.Reply, *rest.Error) {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *peer.Origin,
+	seen *served) (*call.Reply, *rest.Error) {
 	path, ours := normalise(r.URL.EscapedPath())
 	if r.Method == http.MethodOptions && len(path) > 0 {
 		return &call.Reply{Status: http.StatusOK}, nil
@@ -306,6 +325,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string,
 	if rt != nil && method != r.Method && len(path) > 0 && path[len(path)-1] == "methods" {
 		rt, values, missing = s.routes.find(r.Method, path)
 	}
+	seen.route = rt
 	who := access.Anybody()
 	base := ""
 	switch {
@@ -358,7 +378,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string,
 	if early && !rt.Late && rt.Routed() {
 		return nil, rt.TooNew(c.Version)
 	}
-	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
+	if !rt.Stream && !rt.Text && !acceptsJSON(r.Header.Values("Accept")) {
 		return nil, rest.Routing(http.StatusNotAcceptable,
 			"The answers of this API are application/json, which the Accept header excludes.")
 	}
@@ -580,7 +600,8 @@ func normalise(escaped string) (segments []string, ours bool) {
 	if len(segments) == 0 {
 		return nil, false
 	}
-	if segments[0] == "ingot" || len(segments) == 1 && segments[0] == descriptionPath[1:] {
+	if segments[0] == "ingot" || len(segments) == 1 && slices.Contains([]string{descriptionPath[1:], metricsPath[1:]},
+		segments[0]) {
 		return segments, true
 	}
 	if segments[0] != "v1" {

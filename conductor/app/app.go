@@ -131,6 +131,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
+	numbers := newNumbers(cfg, log)
+	o.Meter = numbers
 	o.Log, o.Alone, o.Keep, o.NewInstallation = log, true, keep(cfg.History), cfg.NewInstallation
 	o.Name = cfg.Name() // where a database can be shared
 	if o.URL == "" {    // else it is another machine's disk
@@ -195,7 +197,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if ec.PhoneHomeKey, err = ca.PhoneHomeKey(); err != nil {
 		return err
 	}
-	ec.Inspection = inspections
+	ec.Inspection, ec.Meter = inspections, work{numbers}
 	if o.URL != "" {
 		ec.Conductors = others
 	}
@@ -210,7 +212,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	ag, err := agents.New(st, en, ca, agents.Config{
 		Elsewhere: elsewhere(st, en, others), Others: agentsOf(others, cfg.Name()),
 		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()},
-		Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies,
+		Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies, Count: numbers.Agent,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, log)
 	if err != nil {
@@ -230,7 +232,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	var nb *netboot.Server
 	if boot != nil {
 		boot.SystemSeen, boot.SystemStarted, boot.PhoneHome = en.DHCPSeen, en.SystemStarted, en.PhoneHome
-		boot.Others = agentsOf(others, cfg.Name())
+		boot.Others, boot.Meter = agentsOf(others, cfg.Name()), numbers
 		boot.Short = func(err error) {
 			if shortage.OutOfFiles(err) {
 				short.Note(shortage.Files, "listener", "network boot")
@@ -299,6 +301,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			return out
 		},
 	}
+	ac.Meter = numbers
+	if cfg.Metrics.API {
+		ac.Metrics = numbers.Handler()
+	}
 	if between != nil {
 		ac.Forward = between.client
 	}
@@ -334,9 +340,15 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	agentListener = limit.Listen(agentListener, "agents", cfg.Limits.Agents(), nil, log)
 
+	scraped, err := openScrapes(cfg, numbers.Handler(), who.who, short.Listener, log)
+	if err != nil {
+		return errors.Join(err, apiListener.Close(), agentListener.Close())
+	}
+	numbers.Ask(sources(cfg, st, en, ag, hub, others))
+
 	if nb != nil {
 		if err := nb.Listen(); err != nil {
-			return errors.Join(err, apiListener.Close(), agentListener.Close())
+			return errors.Join(err, apiListener.Close(), agentListener.Close(), scraped.close())
 		}
 	}
 
@@ -382,7 +394,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		func() { poolRunner(cfg, st, en, hub, log).Run(actCtx) },
 		func() {
 			health.New(st, behind, health.Config{Hostname: cfg.Name(), Here: en.Here, Interval: cfg.Health.Interval,
-				AtOnce: cfg.Health.AtOnce, Faults: cfg.Health.Faults}, log).Run(actCtx)
+				AtOnce: cfg.Health.AtOnce, Faults: cfg.Health.Faults,
+				Meter: healthNumbers{numbers, types}}, log).Run(actCtx)
 		},
 	} {
 		g.Go(func() error {
@@ -439,6 +452,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		between.answer(handler, bodies, log)
 		g.Go(between.serve)
 	}
+	if scraped != nil {
+		g.Go(scraped.serve)
+	}
 	g.Go(func() error {
 		<-gctx.Done()
 		stopping()
@@ -451,6 +467,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 		if between != nil {
 			err = errors.Join(err, between.stop(last))
+		}
+		if scraped != nil {
+			err = errors.Join(err, scraped.stop(last))
 		}
 		ag.Stop(last)
 		return err

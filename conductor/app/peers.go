@@ -20,11 +20,10 @@ import (
 
 // peers is how this conductor and the others of its database pass requests to each other.
 type peers struct {
-	client   *peer.Client
-	id       *peer.Identity
-	address  string // by which others reach it
-	listener net.Listener
-	server   *http.Server
+	client  *peer.Client
+	id      *peer.Identity
+	address string // by which others reach it
+	served
 }
 
 // openPeers makes the side that asks others, and opens the listener of the side that is asked: its address is a part of
@@ -44,7 +43,7 @@ func openPeers(cfg config.Config, ca *agents.CA, others *member.Conductors, reac
 		return nil, fmt.Errorf("listen for other conductors (another address can be set in peer.listen): %w", err)
 	}
 	p := &peers{id: id, address: cfg.Peer.Advertise,
-		listener: limit.Listen(wrap(l), "conductors", peer.Connections, nil, log),
+		served: served{"other conductors", limit.Listen(wrap(l), "conductors", peer.Connections, nil, log), nil},
 		client: peer.NewClient(id, func(name string) (string, bool) {
 			m, _ := others.Find(name)
 			return m.Peer, m.Alive
@@ -98,19 +97,26 @@ func peerAddress(at net.Addr, database, reach string) (string, error) {
 	return net.JoinHostPort(host, fmt.Sprint(own.Port())), nil
 }
 
-// serve serves other conductors until stop.
-func (p *peers) serve() error {
-	if err := p.server.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve other conductors: %w", err)
+// served is a server at its listener; whom is for errors.
+type served struct {
+	whom     string
+	listener net.Listener
+	server   *http.Server
+}
+
+// serve serves until stop.
+func (s *served) serve() error {
+	if err := s.server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", s.whom, err)
 	}
 	return nil
 }
 
 // stop waits for the requests under way, for as long as ctx lasts.
-func (p *peers) stop(ctx context.Context) error {
-	err := p.server.Shutdown(ctx)
+func (s *served) stop(ctx context.Context) error {
+	err := s.server.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = p.server.Close()
+		err = s.server.Close()
 	}
 	return err
 }

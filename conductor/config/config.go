@@ -56,6 +56,7 @@ type Config struct {
 	Steps    Steps    `yaml:"steps"`
 	Limits   Limits   `yaml:"limits"`
 	History  History  `yaml:"history"`
+	Metrics  Metrics  `yaml:"metrics"`
 
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
@@ -293,6 +294,14 @@ type Power struct {
 	Retries      int           `yaml:"retries"`
 }
 
+// Metrics says where metrics are read.
+type Metrics struct {
+	Listen         string `yaml:"listen"`
+	InsecureListen bool   `yaml:"insecure_listen"`
+	API            bool   `yaml:"api"`
+	NodeSeries     int    `yaml:"node_series"`
+}
+
 // Health is how controllers are asked how their machines are.
 type Health struct {
 	Interval time.Duration `yaml:"interval"`
@@ -421,6 +430,7 @@ func (c Config) checkRest() []check {
 	_, signs := signoflife.Parse(c.Deploy.SignOfLife)
 	_, fetches := dial.Parse(c.Fetch.Allow)
 	_, knocks := dial.Parse(c.SignOfLife.Networks)
+	scraped, _, _ := net.SplitHostPort(c.Metrics.Listen)
 	// At a lower rate the fetching agent gives up and asks another one.
 	const leastUpload, leastBody = 1_000_000, 128 << 20
 	return []check{
@@ -434,6 +444,9 @@ func (c Config) checkRest() []check {
 			fmt.Sprintf("%q is not an address such as http://192.0.2.1:8080", c.Netboot.ExternalHTTPURL)},
 		{c.Deploy.PhoneHomeURL != "" && !isAddress(c.Deploy.PhoneHomeURL), "deploy.phone_home_url",
 			fmt.Sprintf("%q is not an address such as http://192.0.2.1:8080", c.Deploy.PhoneHomeURL)},
+		{c.Metrics.Listen != "" && !loopback(scraped) && c.API.Auth == "none" && !c.Metrics.InsecureListen,
+			"metrics.listen", fmt.Sprintf(
+				"%s is reachable from other machines, and clients don't have to authenticate; listen on 127.0.0.1, set api.auth to http_basic, or set metrics.insecure_listen if the network is closed to all but administrators", c.Metrics.Listen)},
 		{c.Power.SyncInterval == 0, "power.sync_interval",
 			"is zero; use a negative duration to read power states only when needed"},
 		{c.Swarm.UploadLimit != 0 && c.Swarm.UploadLimit < leastUpload, "swarm.upload_limit",

@@ -102,7 +102,7 @@ func settingsTables() string {
 			b.WriteString(strings.Join(wrapped(sec.text, 120), "\n") + "\n\n")
 		}
 		b.WriteString("| key | default | meaning |\n|---|---|---|\n")
-		for _, s := range sec.settings {
+		for _, s := range byKind(sec.settings) {
 			value := s.shown()
 			if value != "" {
 				value = "`" + value + "`"
@@ -111,6 +111,29 @@ func settingsTables() string {
 		}
 	}
 	return b.String()
+}
+
+// byKind puts two rows in place of those of all kinds of interfaces.
+func byKind(all []setting) (rows []setting) {
+	kind := regexp.MustCompile(`^hardware\.(enabled|default)_([a-z]+)_(interfaces?)$`)
+	var kinds []string
+	for _, s := range all {
+		m := kind.FindStringSubmatch(s.key)
+		if m == nil {
+			rows = append(rows, s)
+		} else if m[1] == "default" {
+			kinds = append(kinds, m[2])
+		}
+	}
+	if len(kinds) > 0 {
+		var none []string
+		empty := ""
+		rows = append(rows,
+			setting{key: "hardware.enabled_KIND_interfaces", field: &none,
+				text: "Allowed interfaces, for each KIND: " + strings.Join(kinds, ", ") + "."},
+			setting{key: "hardware.default_KIND_interface", field: &empty, text: "Default interface of a KIND."})
+	}
+	return rows
 }
 
 // hold compares a file with what it should be, or makes it so.

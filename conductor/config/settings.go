@@ -86,6 +86,15 @@ func (c *Config) sections() []section {
 			{"health.faults", &c.Health.Faults, nil, nil,
 				"Give a node the fault `hardware failure` while a drive, a memory module or a power supply has failed or is going to."},
 		}},
+		{"Metrics", "", []setting{
+			{"metrics.listen", &c.Metrics.Listen, nil, hostPort(false),
+				"HOST:PORT that serves /metrics alone, over TLS if api.tls_cert is set. On loopback to everyone, else to clients of the API with http_basic. Empty: none."},
+			{"metrics.insecure_listen", &c.Metrics.InsecureListen, nil, nil,
+				"Serve metrics.listen to everyone who reaches it, and without TLS."},
+			{"metrics.api", &c.Metrics.API, true, nil, "Serve /metrics to readers of the system at api.listen, too."},
+			{"metrics.node_series", &c.Metrics.NodeSeries, 50_000, atLeast(0),
+				"Most series of single nodes (sensors, failing parts) in one scrape. 0: none."},
+		}},
 		{"Hardware types and interfaces", "Which hardware types and interfaces nodes may have. An empty list " +
 			"allows all; an empty default is the first interface that the node's hardware type supports.",
 			hardwareSettings(&c.Hardware)},

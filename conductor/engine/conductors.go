@@ -87,6 +87,7 @@ func (e *Engine) Here(n *node.Node) error {
 type checkedDrivers struct {
 	Drivers
 	check func() error
+	done  func(n *node.Node, call string, took time.Duration, err error)
 }
 
 // Open opens the driver of a node.
@@ -95,7 +96,8 @@ func (c checkedDrivers) Open(n *node.Node) (power.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return power.Checked(d, c.check), nil
+	done := func(call string, took time.Duration, err error) { c.done(n, call, took, err) }
+	return power.Checked(d, c.check, done), nil
 }
 
 // checkedLink asks before it has agents do something whether this conductor may act.

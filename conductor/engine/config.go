@@ -21,6 +21,8 @@ type Config struct {
 	// Conductors says which nodes are this conductor's; nil: it is the only one.
 	Conductors Conductors
 	Workers    int // nodes worked on at once; 32
+	// Meter counts what the engine does; nil: nothing is counted.
+	Meter meter
 
 	DHCP string // netboot.dhcp, which decides which events of a booting machine are seen; "": this conductor boots none
 
@@ -86,7 +88,7 @@ func (e *Engine) site() instance.Site {
 }
 
 func (c Config) withDefaults() Config {
-	c.Hostname = cmp.Or(c.Hostname, "ingotd")
+	c.Hostname, c.Meter = cmp.Or(c.Hostname, "ingotd"), cmp.Or(c.Meter, meter(noMeter{}))
 	for at, usual := range map[*int]int{
 		&c.Workers: 32, &c.MaxBoots: 3, &c.Restarts: 2, &c.PlanTries: 2, &c.RetryTries: 5, &c.PowerSyncTries: 3,
 	} {

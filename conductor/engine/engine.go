@@ -170,7 +170,10 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(), steps: conductorSteps(),
 	}
 	e.conductors = cmp.Or(e.cfg.Conductors, Conductors(alone(e.cfg.Hostname)))
-	e.drivers = checkedDrivers{drivers, e.check}
+	e.db = metered{store, e.cfg.Meter}
+	e.drivers = checkedDrivers{drivers, e.check, func(n *node.Node, call string, took time.Duration, err error) {
+		e.called(n, "power", call, took, err)
+	}}
 	e.rows = rowsOf(e.steps)
 	e.watches = watch.New(store, e.drivers, e.sign, e.cfg.SignNetworks, e.cfg.signGuard, log)
 	return e

@@ -64,8 +64,10 @@ func (p *pass) plugCall(ctx context.Context, st hardware.Step) (hardware.Outcome
 	limit := cmp.Or(st.Limit, p.e.cfg.CallTimeout)
 	cctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	began := time.Now()
 	o, err := st.Run(cctx, hardware.Call{Node: p.n, Args: args, Begun: c.StartedAt, Memory: c.Memory,
 		ID: fmt.Sprintf("%s/%d", j.ID, j.Index)})
+	p.e.called(p.n, st.Interface, "step", time.Since(began), err)
 	sorted := power.KindOf(err) != "" // by a driver, into what may pass and what does not
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -38,6 +38,7 @@ func (s *Server) serveDHCP(ctx context.Context, c dhcpConn) error {
 		}
 		m, err := dhcpv4.FromBytes(buf[:n])
 		if err != nil {
+			s.refuse("dhcp", "unreadable")
 			s.log.Debug("DHCP packet that can't be read", "from", from, "err", err)
 			continue
 		}
@@ -72,6 +73,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	}
 	a, err := s.admit(ctx, q.mac, q.guids)
 	if err != nil {
+		s.refuse("dhcp", "error")
 		s.log.Error("look up the machine that requests an address", "mac", q.mac, "err", err)
 		return nil, nil
 	}
@@ -102,6 +104,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		reply, err = s.lease(ctx, q, a)
 	}
 	if err != nil {
+		s.refuse("dhcp", "error")
 		s.log.Error("answer DHCP request", "node", a.node.UUID, "mac", q.mac, "err", err)
 		return nil, nil
 	}
@@ -134,20 +137,24 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	to := destination(q, reply, from, port)
 	if at := addr(to.IP); s.cfg.Mode == Leases && at.IsValid() && !to.IP.Equal(net.IPv4bcast) &&
 		!s.cfg.Prefix.Contains(at) {
+		s.refuse("dhcp", "other network")
 		s.seldom("dhcp to "+at.String()).Warn(
 			"DHCP request that wants its answer sent to another network is not answered", "mac", q.mac, "to", at)
 		return nil, nil
 	}
 	if !s.replies.take(q.mac, s.now()) {
+		s.refuse("dhcp", "too often")
 		s.seldom("dhcp often "+q.mac).Warn(
 			"machine asks for addresses without end; it is answered once a second", "mac", q.mac)
 		return nil, nil
 	}
+	s.answered("dhcp", strings.ToLower(reply.MessageType().String()))
 	return reply, to
 }
 
 // notAnswered logs why a machine gets no answer, once in a while.
 func (s *Server) notAnswered(q request, a admission) {
+	s.refuse("dhcp", "not admitted")
 	if s.refused.speak(q.mac, s.now()) && s.strangers.speak(s.log, s.now()) {
 		s.log.Info("DHCP request not answered", "mac", q.mac, "guid", strings.Join(q.guids, " or "), "err", a.why)
 	}
@@ -176,8 +183,7 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 			return nil, err
 		}
 		// The other conductors must not lease it either.
-		return nil, s.store.PutLease(ctx, node.Lease{MAC: "declined " + q.requested.String(), IP: q.requested.String(),
-			ExpiresAt: now.Add(declineTime)})
+		return nil, s.store.PutLease(ctx, node.DeclinedLease(q.requested.String(), now.Add(declineTime)))
 	case dhcpv4.MessageTypeRelease:
 		l, err := s.store.Lease(ctx, q.mac)
 		if err != nil || l.IP != q.client.String() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -46,16 +45,20 @@ func (s *Server) secureHandler() http.Handler {
 	return s.logged(mux)
 }
 
-// logged logs requests at level debug.
+// kinds are what machines fetch over HTTP, by the first part of the path.
+var kinds = map[string]string{"boot.ipxe": "script", "loader": "boot program", "ramdisk": "ramdisk", "images": "image",
+	"boot-image": "boot image", "workload": "config drive", "ingot": "phone home"}
+
+// logged counts requests, and logs them at level debug.
 func (s *Server) logged(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.log.Enabled(r.Context(), slog.LevelDebug) {
-			h.ServeHTTP(w, r)
-			return
-		}
 		begin := time.Now()
 		c := &counter{ResponseWriter: w}
 		h.ServeHTTP(c, r)
+		if s.cfg.Meter != nil {
+			first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+			s.cfg.Meter.Fetched(kinds[first], cmp.Or(c.status, http.StatusOK), c.n, time.Since(begin))
+		}
 		s.log.Debug("HTTP", "method", r.Method, "path", secretPath.ReplaceAllString(r.URL.Path, "$1..."), "range",
 			r.Header.Get("Range"), "from", r.RemoteAddr, "status", c.status, "bytes", c.n, "took",
 			time.Since(begin).Round(time.Millisecond))

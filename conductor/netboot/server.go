@@ -145,6 +145,8 @@ type Config struct {
 	Workload func(*node.Node) bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Meter counts answers and refusals; nil: nothing is counted.
+	Meter meter
 }
 
 // Server serves booting machines. Make it with New.
@@ -314,6 +316,28 @@ func (s *Server) listen() (err error) {
 		s.log.Warn("router solicitations are not answered, so iPXE will boot slowly", "err", err)
 	}
 	return nil
+}
+
+// meter counts what machines are given, and what not.
+type meter interface {
+	// Answered counts an answer of a service ("dhcp", "tftp"), and Refused a request that got none, with one of a few
+	// words for why.
+	Answered(service, kind string)
+	Refused(service, reason string)
+	// Fetched counts a request over HTTP; kind is "" for what is not served.
+	Fetched(kind string, status int, bytes int64, took time.Duration)
+}
+
+func (s *Server) answered(service, kind string) {
+	if s.cfg.Meter != nil {
+		s.cfg.Meter.Answered(service, kind)
+	}
+}
+
+func (s *Server) refuse(service, reason string) {
+	if s.cfg.Meter != nil {
+		s.cfg.Meter.Refused(service, reason)
+	}
 }
 
 func (s *Server) short(err error) {

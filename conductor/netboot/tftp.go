@@ -108,6 +108,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	}
 	end, ok := s.transfers.begin(from, s.now())
 	if !ok {
+		s.refuse("tftp", "too often")
 		s.seldom("tftp "+from.String()).Warn(
 			"TFTP transfers refused: too many are under way, or the client does not answer", "from", from)
 		return errors.New("too many transfers, try again later")
@@ -117,6 +118,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	f, err := s.files.loader(name)
 	s.short(err)
 	if err != nil {
+		s.refuse("tftp", "no such file")
 		s.seldom("tftp "+from.String()+name).Warn("TFTP file that is not served", "file", asked, "from", from)
 		if errors.Is(err, fs.ErrNotExist) {
 			return errors.New("no such file")
@@ -142,8 +144,10 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 		s.log.Debug("TFTP transfer ended before its first block, as size probes do", "file", name, "from", from, "err",
 			err)
 	case err != nil:
+		s.refuse("tftp", "broken off")
 		s.log.Warn("TFTP transfer broke off", "file", name, "from", from, "bytes", n, "err", err)
 	default:
+		s.answered("tftp", "boot program")
 		s.log.Info("boot program fetched", "file", name, "from", from, "bytes", n, "took",
 			time.Since(begin).Round(time.Millisecond))
 		who := s.client(ctx, from)

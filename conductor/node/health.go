@@ -19,6 +19,7 @@ type Reading struct {
 	Health   string    // of the machine with all its parts
 	Sensors  []Sensor
 	Parts    []Part     // those that are not well
+	Checked  []Part     `json:",omitzero"` // drives and power supplies that were asked, the good ones among them
 	Log      []LogEntry // of the machine's event log, the newest first
 }
 
@@ -28,6 +29,7 @@ type Sensor struct {
 	Value            *float64 // nil: it reads nothing now
 	Critical         *float64 // the upper bound; nil: there is none
 	Health           string
+	Context          string `json:",omitzero"` // where a temperature is measured, in the words of Redfish: "CPU"
 }
 
 // Part is a part of the machine that has failed or is going to.

@@ -8,6 +8,7 @@ package node
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -367,6 +368,26 @@ type LargeResult struct {
 type PortEdit struct {
 	Was, Is Port
 }
+
+// Count is how many nodes have the same states, fault and owner.
+type Count struct {
+	State                   State
+	Power, Fault, Conductor string
+	Maintenance             bool
+	Nodes                   int
+	Since                   time.Time // when the first of them came into State
+}
+
+// declinedMark begins the MAC of the lease of an address that another host uses.
+const declinedMark = "declined "
+
+// DeclinedLease keeps an address from being leased until a time, because a machine found it in use.
+func DeclinedLease(ip string, until time.Time) Lease {
+	return Lease{MAC: declinedMark + ip, IP: ip, ExpiresAt: until}
+}
+
+// Declined reports whether a lease is no machine's, but keeps its address from being leased.
+func (l Lease) Declined() bool { return strings.HasPrefix(l.MAC, declinedMark) }
 
 // Lease is an address on the provisioning network.
 type Lease struct {

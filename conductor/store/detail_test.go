@@ -24,7 +24,7 @@ func TestRunbooksGetTraits(t *testing.T) {
 	}
 	earlier(t, dir, 10, earlierNode(n, "n", "NULL"), `INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked)
 		VALUES ('h1', '`+n+`', 'n', 5, 'power', 'INFO', 'power on requested', 'c', '', '', '', '', 0, 0)`)
-	db, err := openDB(dsn(filepath.Join(dir, DatabaseFile), true), nil)
+	db, err := openDB(dsn(filepath.Join(dir, DatabaseFile), true), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

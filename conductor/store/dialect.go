@@ -15,13 +15,28 @@ type dialect struct {
 	vacuum       string         // makes what was deleted unreadable in the database's files
 	snapshot     *sql.TxOptions // of a transaction whose queries see the same moment
 
-	full, damaged func(error) bool
+	full, damaged, busy func(error) bool
+}
+
+// kindOf sorts an error of a statement for those who count them.
+func (d *dialect) kindOf(err error) string {
+	switch {
+	case d.full(err):
+		return "full"
+	case d.damaged(err):
+		return "damaged"
+	case d.busy(err):
+		return "busy"
+	case postgres.Cut(err):
+		return "away"
+	}
+	return "other"
 }
 
 var sqliteDialect = dialect{
 	member: func(key string) string { return "COALESCE(p.doc ->> '$." + key + "', '')" },
 	flag:   func(key string) string { return "COALESCE(p.doc ->> '$." + key + "', 0)" },
-	find:   "INSTR", vacuum: "VACUUM", full: sqliteFull, damaged: pageError,
+	find:   "INSTR", vacuum: "VACUUM", full: sqliteFull, damaged: pageError, busy: sqliteBusy,
 }
 
 var postgresDialect = dialect{
@@ -29,7 +44,7 @@ var postgresDialect = dialect{
 	flag:   func(key string) string { return "CASE " + jsonMember(key) + " WHEN 'true' THEN 1 ELSE 0 END" },
 	find:   "STRPOS", vacuum: "VACUUM (FULL) nodes, config_drives, results, resources, key_check",
 	snapshot: &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true},
-	full:     postgres.Full, damaged: postgres.Damaged,
+	full:     postgres.Full, damaged: postgres.Damaged, busy: postgres.Locked,
 }
 
 // jsonMember reads a member of p.doc. U+0000 is kept in documents, but PostgreSQL takes no such text out of one.

@@ -44,6 +44,7 @@ type fault struct {
 	log     *slog.Logger
 	full    func() // may be nil
 	d       *dialect
+	meter   meter
 	serving atomic.Bool // Open is done: before, its caller gets the fault
 	once    sync.Once
 	err     atomic.Pointer[error]
@@ -51,6 +52,7 @@ type fault struct {
 }
 
 func (f *fault) notice(err error) {
+	f.meter.StatementFailed(f.d.kindOf(err))
 	if f.d.damaged(err) {
 		f.damage(err)
 	}
@@ -120,6 +122,12 @@ func pageError(err error) bool {
 func sqliteFull(err error) bool {
 	code := resultCode(err)
 	return code&0xff == sqlite3.SQLITE_FULL || code == sqlite3.SQLITE_IOERR_SHMSIZE
+}
+
+// sqliteBusy reports whether an error says that another process held the database for too long.
+func sqliteBusy(err error) bool {
+	code := resultCode(err) & 0xff
+	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
 }
 
 func damaged(path string, err error) error {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -39,7 +40,8 @@ func openServer(ctx context.Context, o Options) (*Store, error) {
 		Taken: s.fault.lose, Heard: s.heard}); err != nil {
 		return nil, err
 	}
-	s.w, s.r = server.Open(statementTime, s.fault.notice), server.Open(statementTime, s.fault.notice)
+	open := func() *sql.DB { return server.Open(statementTime, s.fault.notice, s.meter.Statement) }
+	s.w, s.r = open(), open()
 	s.w.SetMaxOpenConns(1)
 	s.r.SetMaxOpenConns(serverReaders)
 	s.r.SetMaxIdleConns(serverReaders)
@@ -55,7 +57,7 @@ func (s *Store) prepareServer(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
-	db := s.server.Open(0, nil) // a migration takes as long as it takes
+	db := s.server.Open(0, nil, nil) // a migration takes as long as it takes
 	p, err := goose.NewProvider(goose.DialectPostgres, db, dir)
 	if err != nil {
 		return errors.Join(fmt.Errorf("read migrations: %w", err), db.Close())
@@ -169,7 +171,7 @@ func (s *Store) vacuum(ctx context.Context) error {
 		_, err := s.w.ExecContext(ctx, s.d.vacuum)
 		return err
 	}
-	db := s.server.Open(0, nil)
+	db := s.server.Open(0, nil, nil)
 	_, err := db.ExecContext(ctx, s.d.vacuum)
 	return errors.Join(err, db.Close())
 }

@@ -52,8 +52,8 @@ func openReading(path string) (*sql.DB, error) { return openWith(path, url.Value
 
 func openWith(path string, q url.Values) (*sql.DB, error) {
 	q.Set("_pragma", "busy_timeout(10000)")
-	db, err := openDB(
-		(&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String(), nil)
+	at := url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}
+	db, err := openDB(at.String(), nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}

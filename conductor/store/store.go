@@ -62,6 +62,8 @@ type Options struct {
 	// are kept in memory are then returned without asking the database, and the journal (16 MiB) is made in its full
 	// size.
 	Alone bool
+	// Meter, unless nil, counts what the store does. It must be quick, and must not use the store.
+	Meter meter
 	// Full, unless nil, is called when the disk was too full for a write. It must not use the store.
 	Full func()
 	// Ephemeral takes an absent or empty database for that of a new start, always. Without it that is so only in a
@@ -87,6 +89,7 @@ type Store struct {
 	now    func() time.Time
 	kept   Keep
 	room   room
+	meter  meter
 
 	fresh []written // nodes of the transaction under way; the leader's alone
 
@@ -155,11 +158,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := newStore(o, &sqliteDialect, path)
 	var err error
-	if s.w, err = openDB(dsn(path, true), s.fault.notice); err != nil {
+	if s.w, err = openDB(dsn(path, true), s.fault.notice, s.meter.Statement); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.w.SetMaxOpenConns(1)
-	if s.r, err = openDB(dsn(path, false), s.fault.notice); err != nil {
+	if s.r, err = openDB(dsn(path, false), s.fault.notice, s.meter.Statement); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.w.Close())
 	}
 	s.r.SetMaxOpenConns(4) // each keeps pages of its own, and a read takes a fraction of a millisecond
@@ -194,7 +197,8 @@ func newStore(o Options, d *dialect, database string) *Store {
 	shared := o.URL != "" && o.Name != ""
 	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone && !shared), d: d,
 		now: func() time.Time { return now().UTC().Truncate(time.Microsecond) }, stop: make(chan struct{}),
-		fault: fault{found: make(chan struct{}), log: log, file: database, full: o.Full, d: d}, kept: o.Keep,
+		fault: fault{found: make(chan struct{}), log: log, file: database, full: o.Full, d: d,
+			meter: meterOf(o)}, kept: o.Keep, meter: meterOf(o),
 		room: room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents,
 			every: 1024},
 		stopCheck: func() {}, tail: tail{shared: shared, quiet: o.quiet, name: o.Name, wake: make(chan struct{}, 1)}}
@@ -356,13 +360,13 @@ func (s *Store) migrate(ctx context.Context, p *goose.Provider) error {
 }
 
 // openDB opens a database with connections that keep their prepared statements. failed, unless nil, is called with
-// every error.
-func openDB(dsn string, failed func(error)) (*sql.DB, error) {
+// every error, and ran, unless nil, after every statement.
+func openDB(dsn string, failed func(error), ran func(string, time.Duration)) (*sql.DB, error) {
 	c, err := sqlite.NewConnector(dsn)
 	if err != nil {
 		return nil, err
 	}
-	return sql.OpenDB(prepared.Connector{Connector: c, Failed: failed}), nil
+	return sql.OpenDB(prepared.Connector{Connector: c, Failed: failed, Ran: ran}), nil
 }
 
 func dsn(path string, write bool) string {

@@ -173,6 +173,7 @@ func (q *queue) close() {
 
 // commit runs a group of writes in one transaction and sets their outcome after the journal is on disk.
 func (s *Store) commit(group []*op) {
+	s.meter.Group(len(group))
 	err := s.transact(group)
 	s.endNotes(err == nil)
 	for _, o := range group {

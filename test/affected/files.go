@@ -28,6 +28,7 @@ var readers = []reader{
 	{"docs/reference/ingot-*.md", []string{"tools/cli"}},
 	{"docs/reference/ingot-agent.md", []string{"agent/cmd/ingot-agent"}},
 	{"docs/reference/ingotd.md", []string{"conductor/app"}},
+	{"docs/reference/metrics.md", []string{"conductor/observe/metrics"}},
 	{"docs/reference/hardware.md", []string{"conductor/api"}},
 	{"docs/reference/redfish-differences.md", []string{"conductor/api"}},
 	{"docs/reference/api-versions.md", []string{"conductor/api"}},

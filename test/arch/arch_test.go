@@ -157,6 +157,7 @@ var may = map[string][]string{
 	"conductor/rest":               {"conductor/guard/limit", "conductor/guard/redact"},
 	"conductor/observe/health":     {"conductor/hardware", "conductor/node"},
 	"conductor/observe/shortage":   {},
+	"conductor/observe/metrics":    {"conductor/guard/limit", "conductor/node"},
 	"conductor/schedule/alloc":     {"conductor/node", "conductor/store"},
 	"conductor/schedule/pool":      {"conductor/observe/events", "conductor/node", "conductor/store"},
 	"conductor/access":             {"conductor/guard/keyfile", "conductor/guard/limit", "conductor/node"},

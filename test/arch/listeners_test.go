@@ -25,6 +25,8 @@ var listeners = map[string][]string{
 		"test/attack.TestConnectionsPerAddress", "test/attack.TestAgentOfAnotherNode"},
 	`conductor/app: net.Listen("tcp", cfg.PeerListen())`: {"test/attack.TestStrangersToConductorsListener",
 		"conductor/peer.TestStrangersAreNotAnswered", "conductor/peer.TestMessages"},
+	`conductor/app: net.Listen("tcp", cfg.Metrics.Listen)`: {"test/attack.TestScrapesNeedTheRight",
+		"test/attack.TestScrapeFlood"},
 	// HTTP and HTTPS, the latter for boot images alone
 	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(c.Address.String(), strconv.Itoa(port)))`: {
 		"test/attack.TestConfigDriveOfAKnownMAC",

@@ -32,6 +32,7 @@ type Route struct {
 	Parts  bool  // the handler reads the body itself, and no more of it than it needs
 	Fields bool  // shows one object, of which ?fields= chooses fields
 	Stream bool  // answers with a stream of events rather than JSON
+	Text   bool  // answers with plain text rather than JSON
 	// For those who write clients, see package openapi.
 	Args    Args         // arguments of the query, where Query is Named
 	Takes   *rest.Schema // schema of the body; nil: no body

@@ -270,6 +270,9 @@ func (d *describer) answers(r *call.Route) object {
 				"text/event-stream": object{"schema": object{"type": "string"},
 					"x-ingot-event": d.schema(rest.SchemaOf(body))}}
 		}
+		if r.Text {
+			a["content"] = object{"text/plain": object{"schema": object{"type": "string"}}}
+		}
 		out[strconv.Itoa(status)] = a
 	}
 	for _, status := range Refusals(r) {

@@ -102,6 +102,7 @@ const soon = 30 * 24 * time.Hour
 // End is that of a certificate.
 type End struct {
 	Name   string
+	Short  string // "ca" or "api"
 	At     time.Time
 	Remedy string
 }
@@ -109,7 +110,7 @@ type End struct {
 // Ends are those of the certificates of a conductor, as far as they can be read.
 func Ends(cfg config.Config) (ends []End, err error) {
 	if ca, err := agents.ReadCA(cfg.DataDir); err == nil {
-		ends = append(ends, End{"the CA", ca.Ends(), "ingotd ca rotate"})
+		ends = append(ends, End{"the CA", "ca", ca.Ends(), "ingotd ca rotate"})
 	}
 	if file := cfg.API.TLSCert; file != "" {
 		cert, err := firstCertificate(file)
@@ -117,7 +118,7 @@ func Ends(cfg config.Config) (ends []End, err error) {
 			return ends, fmt.Errorf("the API's certificate: %w", err)
 		}
 		ends = append(ends,
-			End{"the API's certificate " + file, cert.NotAfter,
+			End{"the API's certificate " + file, "api", cert.NotAfter,
 				"renew it; ingotd reads the files again when they change"})
 	}
 	return ends, nil

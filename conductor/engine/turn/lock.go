@@ -62,6 +62,16 @@ func (t *Locks) TryNow(key, id string) bool {
 	return true
 }
 
+// InLine is how many wait for a lock.
+func (t *Locks) InLine() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.held {
+		n += len(l.line)
+	}
+	return n
+}
+
 // Release hands all locks of id to the next in line, including any that was handed to it and not used.
 func (t *Locks) Release(id string) {
 	t.mu.Lock()

@@ -132,6 +132,19 @@ func (q *Queue) Done(id string, after time.Duration) {
 	q.nudge()
 }
 
+// Load returns how many nodes are due now and wait for a worker, and how many a worker has.
+func (q *Queue) Load() (due, working int) {
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for id, at := range q.at {
+		if !q.busy[id] && !at.After(now) {
+			due++
+		}
+	}
+	return due, len(q.busy)
+}
+
 // Len is how many entries the queue holds in memory, stale ones among them.
 func (q *Queue) Len() int {
 	q.mu.Lock()

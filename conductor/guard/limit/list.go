@@ -54,6 +54,13 @@ const (
 	EventReadersPerUser = 64
 )
 
+// Scrapes of metrics.
+const (
+	ScrapesAtOnce      = 4  // that are answered at one time, at all listeners
+	Scrapers           = 32 // open connections to metrics.listen
+	ScrapersPerAddress = 16
+)
+
 // Agents.
 const (
 	EnrollMessage = 64 << 10         // of an agent that has no certificate yet

@@ -3,11 +3,18 @@ package power
 import (
 	"context"
 	"io"
+	"time"
 )
 
-// Checked is a driver that calls check before each call that may reach the controller, and returns its error instead.
-// As finds the further interfaces of what it wraps, checked too.
-func Checked(d Driver, check func() error) Driver { return &checked{d, check} }
+// Checked is a driver that calls check before each call that may reach the controller, and returns its error instead;
+// and done, unless nil, after each call that ends by itself. As finds the further interfaces of what it wraps, checked
+// too.
+func Checked(d Driver, check func() error, done func(call string, took time.Duration, err error)) Driver {
+	if done == nil {
+		done = func(string, time.Duration, error) {}
+	}
+	return &checked{d, check, done}
+}
 
 // As returns the driver as one of the further interfaces of this package; false if it has not that one.
 func As[T any](d Driver) (t T, ok bool) {
@@ -40,41 +47,50 @@ func MaySend(ctx context.Context) error {
 type checked struct {
 	Driver
 	check func() error
+	done  func(call string, took time.Duration, err error)
 }
 
-func (c *checked) Power(ctx context.Context) (State, error) {
+// call makes a call, if that is allowed.
+func (c *checked) call(ctx context.Context, name string, f func(ctx context.Context) error) error {
 	if err := c.check(); err != nil {
-		return Unknown, err
+		return err
 	}
-	return c.Driver.Power(WithCheck(ctx, c.check))
+	began := time.Now()
+	err := f(WithCheck(ctx, c.check))
+	c.done(name, time.Since(began), err)
+	return err
+}
+
+func (c *checked) Power(ctx context.Context) (st State, err error) {
+	err = c.call(ctx, "read power", func(ctx context.Context) error {
+		st, err = c.Driver.Power(ctx)
+		return err
+	})
+	return st, err
 }
 
 func (c *checked) SetPower(ctx context.Context, a Action) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	return c.Driver.SetPower(WithCheck(ctx, c.check), a)
+	return c.call(ctx, "set power", func(ctx context.Context) error { return c.Driver.SetPower(ctx, a) })
 }
 
 func (c *checked) SetBoot(ctx context.Context, b Boot) error {
-	if err := c.check(); err != nil {
+	return c.call(ctx, "set boot device", func(ctx context.Context) error { return c.Driver.SetBoot(ctx, b) })
+}
+
+func (c *checked) Boot(ctx context.Context) (b Boot, err error) {
+	err = c.call(ctx, "read boot device", func(ctx context.Context) error {
+		b, err = c.Driver.Boot(ctx)
 		return err
-	}
-	return c.Driver.SetBoot(WithCheck(ctx, c.check), b)
+	})
+	return b, err
 }
 
-func (c *checked) Boot(ctx context.Context) (Boot, error) {
-	if err := c.check(); err != nil {
-		return Boot{}, err
-	}
-	return c.Driver.Boot(WithCheck(ctx, c.check))
-}
-
-func (c *checked) SystemGUIDs(ctx context.Context) ([]string, error) {
-	if err := c.check(); err != nil {
-		return nil, err
-	}
-	return c.Driver.SystemGUIDs(WithCheck(ctx, c.check))
+func (c *checked) SystemGUIDs(ctx context.Context) (ids []string, err error) {
+	err = c.call(ctx, "read identity", func(ctx context.Context) error {
+		ids, err = c.Driver.SystemGUIDs(ctx)
+		return err
+	})
+	return ids, err
 }
 
 // What follows is called by way of As only, so that the driver has it.
@@ -83,47 +99,51 @@ func (c *checked) Rows() []string { return RowsOf(c.Driver) }
 
 func (c *checked) SetPassword(ctx context.Context, password string) error {
 	d, ok := c.Driver.(PasswordDriver)
-	if err := c.checkFor("set password", ok); err != nil {
-		return err
-	}
-	return d.SetPassword(WithCheck(ctx, c.check), password)
+	return c.callIf(ctx, ok, "set password",
+		func(ctx context.Context) error { return d.SetPassword(ctx, password) })
 }
 
-func (c *checked) Vendor(ctx context.Context) (string, error) {
+func (c *checked) Vendor(ctx context.Context) (name string, err error) {
 	d, ok := c.Driver.(VendorTeller)
-	if err := c.checkFor("read vendor", ok); err != nil {
-		return "", err
-	}
-	return d.Vendor(WithCheck(ctx, c.check))
+	err = c.callIf(ctx, ok, "read vendor", func(ctx context.Context) error {
+		name, err = d.Vendor(ctx)
+		return err
+	})
+	return name, err
 }
 
+// WatchConsole goes on for as long as its caller wants: its time says nothing.
 func (c *checked) WatchConsole(ctx context.Context, w io.Writer) error {
 	d, ok := c.Driver.(ConsoleWatcher)
-	if err := c.checkFor("read console", ok); err != nil {
+	if !ok {
+		return c.lacks("read console")
+	}
+	if err := c.check(); err != nil {
 		return err
 	}
 	return d.WatchConsole(WithCheck(ctx, c.check), w)
 }
 
-func (c *checked) InsertMedia(ctx context.Context, image BootImage) (bool, error) {
+func (c *checked) InsertMedia(ctx context.Context, image BootImage) (safe bool, err error) {
 	d, ok := c.Driver.(MediaDriver)
-	if err := c.checkFor("insert virtual media", ok); err != nil {
-		return false, err
-	}
-	return d.InsertMedia(WithCheck(ctx, c.check), image)
+	err = c.callIf(ctx, ok, "insert virtual media", func(ctx context.Context) error {
+		safe, err = d.InsertMedia(ctx, image)
+		return err
+	})
+	return safe, err
 }
 
 func (c *checked) EjectMedia(ctx context.Context) error {
 	d, ok := c.Driver.(MediaDriver)
-	if err := c.checkFor("eject virtual media", ok); err != nil {
-		return err
-	}
-	return d.EjectMedia(WithCheck(ctx, c.check))
+	return c.callIf(ctx, ok, "eject virtual media", func(ctx context.Context) error { return d.EjectMedia(ctx) })
 }
 
-func (c *checked) checkFor(op string, ok bool) error {
-	if !ok {
-		return &Error{Kind: Unsupported, Op: op, Addr: c.Key()}
+// callIf is call for what the driver may lack.
+func (c *checked) callIf(ctx context.Context, has bool, name string, f func(ctx context.Context) error) error {
+	if !has {
+		return c.lacks(name)
 	}
-	return c.check()
+	return c.call(ctx, name, f)
 }
+
+func (c *checked) lacks(op string) error { return &Error{Kind: Unsupported, Op: op, Addr: c.Key()} }

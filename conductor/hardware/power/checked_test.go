@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"testing"
+	"time"
 )
 
 // plain is a driver that counts calls, full one with all further interfaces.
@@ -34,9 +35,14 @@ func (f full) EjectMedia(context.Context) error                     { *f.calls++
 // TestCheckedAsksFirst: no call of a checked driver reaches its controller without a check, whichever call it is.
 func TestCheckedAsksFirst(t *testing.T) {
 	errNo := errors.New("no")
-	calls := 0
+	calls, done := 0, 0
 	may := errNo
-	d := reflect.ValueOf(Checked(full{plain{calls: &calls}}, func() error { return may }))
+	d := reflect.ValueOf(Checked(full{plain{calls: &calls}}, func() error { return may },
+		func(call string, _ time.Duration, _ error) {
+			if done++; call == "" {
+				t.Error("a call without a name is counted")
+			}
+		}))
 	tried := 0
 	for i := range d.NumMethod() {
 		m := d.Method(i)
@@ -50,11 +56,13 @@ func TestCheckedAsksFirst(t *testing.T) {
 			args = append(args, reflect.Zero(m.Type().In(k)))
 		}
 		for _, may = range []error{errNo, nil} {
-			calls = 0
+			calls, done = 0, 0
 			out := m.Call(args)
 			err, _ := out[len(out)-1].Interface().(error)
 			if want := map[error]int{errNo: 0, nil: 1}[may]; calls != want || !errors.Is(err, may) {
 				t.Errorf("%s with check %v: %d calls, error %v", name, may, calls, err)
+			} else if name != "WatchConsole" && done != want { // which lasts for as long as its caller wants
+				t.Errorf("%s with check %v: %d calls, %d are counted", name, may, calls, done)
 			}
 		}
 	}
@@ -76,12 +84,12 @@ func TestAs(t *testing.T) {
 		return []bool{rows, password, vendor, console, media, RowsOf(d) != nil}
 	}
 	for _, d := range []Driver{plain{calls: &calls}, full{plain{calls: &calls}}} {
-		if got, want := has(Checked(d, ok)), has(d); !reflect.DeepEqual(got, want) {
+		if got, want := has(Checked(d, ok, nil)), has(d); !reflect.DeepEqual(got, want) {
 			t.Errorf("%T checked has %v, want %v", d, got, want)
 		}
 	}
 	// One that lacks an interface says so when it is called all the same.
-	c, is := Checked(plain{calls: &calls}, ok).(MediaDriver)
+	c, is := Checked(plain{calls: &calls}, ok, nil).(MediaDriver)
 	if !is || KindOf(c.EjectMedia(t.Context())) != Unsupported {
 		t.Error("a driver without virtual media ejects")
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -105,11 +106,21 @@ func (h *Hub) Last() int64 {
 	return h.last
 }
 
+// Watched returns how many readers there are, and how many events the slowest of them has not read.
+func (h *Hub) Watched() (readers int, lag int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for r := range h.readers {
+		lag = max(lag, h.last-r.after.Load())
+	}
+	return len(h.readers), lag
+}
+
 // Reader is one that follows the events. It is not safe for concurrent use.
 type Reader struct {
 	h     *Hub
 	user  string
-	after int64
+	after atomic.Int64 // written by the reader alone
 	wake  chan struct{}
 }
 
@@ -129,7 +140,8 @@ func (h *Hub) Follow(user string, after int64) (*Reader, error) {
 	if after < 0 {
 		after = h.last
 	}
-	r := &Reader{h: h, user: user, after: after, wake: make(chan struct{}, 1)}
+	r := &Reader{h: h, user: user, wake: make(chan struct{}, 1)}
+	r.after.Store(after)
 	h.readers[r] = struct{}{}
 	h.users[user]++
 	return r, nil
@@ -162,47 +174,48 @@ type Gap struct{ From, To int64 }
 func (r *Reader) Wake() <-chan struct{} { return r.wake }
 
 // After is the ID of the event that was read last.
-func (r *Reader) After() int64 { return r.after }
+func (r *Reader) After() int64 { return r.after.Load() }
 
 // Next returns the next events without waiting; none when there are none yet. gap describes the events missing before
 // them. After Next has returned something it should be called again before Wake is waited for. After the hub is closed
 // it returns ErrClosed.
 func (r *Reader) Next(ctx context.Context) (events []node.Event, gap *Gap, err error) {
+	after := r.after.Load()
 	r.h.mu.Lock()
 	last, closed := r.h.last, r.h.closed
-	if ring := r.h.ring; len(ring) > 0 && r.after+1 >= ring[0].ID && r.after < last {
-		from := int(r.after + 1 - ring[0].ID)
+	if ring := r.h.ring; len(ring) > 0 && after+1 >= ring[0].ID && after < last {
+		from := int(after + 1 - ring[0].ID)
 		events = append(events, ring[from:min(len(ring), from+atOnce)]...)
 	}
 	r.h.mu.Unlock()
 	switch {
 	case closed:
 		return nil, nil, ErrClosed
-	case r.after > last:
+	case after > last:
 		// The reader comes from another conductor, which knew of later events already, or from another life: the
 		// database was replaced by an older one.
-		its, err := r.h.log.Events(ctx, r.after-1, 1)
-		if err != nil || len(its) > 0 && its[0].ID == r.after {
+		its, err := r.h.log.Events(ctx, after-1, 1)
+		if err != nil || len(its) > 0 && its[0].ID == after {
 			return nil, nil, err
 		}
-		gap = &Gap{From: last + 1, To: r.after}
-		r.after = last
+		gap = &Gap{From: last + 1, To: after}
+		r.after.Store(last)
 		return nil, gap, nil
-	case r.after == last:
+	case after == last:
 		return nil, nil, nil
 	case events == nil:
-		if events, err = r.h.log.Events(ctx, r.after, atOnce); err != nil {
+		if events, err = r.h.log.Events(ctx, after, atOnce); err != nil {
 			return nil, nil, err
 		}
 		if len(events) == 0 { // removed altogether
-			gap = &Gap{From: r.after + 1, To: last}
-			r.after = last
+			gap = &Gap{From: after + 1, To: last}
+			r.after.Store(last)
 			return nil, gap, nil
 		}
 	}
-	if first := events[0].ID; first > r.after+1 {
-		gap = &Gap{From: r.after + 1, To: first - 1}
+	if first := events[0].ID; first > after+1 {
+		gap = &Gap{From: after + 1, To: first - 1}
 	}
-	r.after = events[len(events)-1].ID
+	r.after.Store(events[len(events)-1].ID)
 	return events, gap, nil
 }

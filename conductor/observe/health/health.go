@@ -7,6 +7,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,23 @@ type Config struct {
 	Interval time.Duration // between two readings of a node; zero or less: nothing is read
 	AtOnce   int           // readings under way at a time
 	Faults   bool          // parts that fail or are going to are a fault of the node
+	Meter    meter         // nil: nothing is shown elsewhere
 }
+
+// meter shows what is read.
+type meter interface {
+	// Reading has a reading of a node, in place of the one before; Forget says that there is none to be shown.
+	Reading(n *node.Node, r node.Reading)
+	Forget(nodeUUID string)
+	// HealthRead counts the call to the controller.
+	HealthRead(n *node.Node, took time.Duration, err error)
+}
+
+type noMeter struct{}
+
+func (noMeter) Reading(*node.Node, node.Reading)            {}
+func (noMeter) Forget(string)                               {}
+func (noMeter) HealthRead(*node.Node, time.Duration, error) {}
 
 // Bounds of the waiting: of the first look at a node, of one after failures, between two looks at what is due.
 const (
@@ -83,6 +100,7 @@ func New(st nodeStore, m monitors, cfg Config, log *slog.Logger) *Runner {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Meter = cmp.Or(cfg.Meter, meter(noMeter{}))
 	return &Runner{store: st, monitors: m, cfg: cfg, log: log, nodes: map[string]*watched{}, busy: map[string]bool{}}
 }
 
@@ -127,6 +145,7 @@ func (r *Runner) round(ctx context.Context, under *sync.WaitGroup) error {
 			continue
 		}
 		if !r.may(n) {
+			r.cfg.Meter.Forget(n.UUID)
 			continue
 		}
 		m := r.monitors.Monitor(n)
@@ -213,6 +232,7 @@ func (r *Runner) rest(failed int) time.Duration {
 
 // unmonitored clears what was read of a node whose interface reads no health.
 func (r *Runner) unmonitored(ctx context.Context, n *node.Node) {
+	r.cfg.Meter.Forget(n.UUID)
 	if n.Health != "" || n.Fault == node.FaultHardware {
 		if err := r.store.DropReading(ctx, n.UUID); err != nil {
 			r.log.Debug("forget health", "node", n.UUID, "err", err)
@@ -233,7 +253,9 @@ func (r *Runner) read(ctx context.Context, n *node.Node, m hardware.Monitor) (fa
 	var watch sync.WaitGroup
 	watch.Go(func() { r.watch(rctx, n.UUID, stop) })
 	tctx, cancel := context.WithTimeout(rctx, readingLimit)
+	began := time.Now()
 	got, err := m.Health(tctx, n)
+	took := time.Since(began)
 	cancel()
 	busy := errors.Is(context.Cause(rctx), errBusy)
 	stop(nil)
@@ -241,6 +263,7 @@ func (r *Runner) read(ctx context.Context, n *node.Node, m hardware.Monitor) (fa
 	if ctx.Err() != nil || busy {
 		return false
 	}
+	r.cfg.Meter.HealthRead(n, took, err)
 	now := time.Now().UTC()
 	if err != nil {
 		r.log.Debug("the health can't be read", "node", n.UUID, "err", err)
@@ -255,6 +278,7 @@ func (r *Runner) read(ctx context.Context, n *node.Node, m hardware.Monitor) (fa
 		return true
 	}
 	got.NodeUUID, got.At, got.TriedAt = n.UUID, now, now
+	r.cfg.Meter.Reading(n, *got)
 	if err := r.store.KeepReading(ctx, *got); err != nil {
 		r.log.Debug("keep health", "node", n.UUID, "err", err)
 		return true

@@ -60,7 +60,7 @@ func connect(t testing.TB, o store.Options) *sql.DB {
 	} else {
 		var s *postgres.Server
 		if s, err = postgres.Parse(o.URL, o.Password); err == nil {
-			db = s.Open(0, nil)
+			db = s.Open(0, nil, nil)
 		}
 	}
 	must(t, err)

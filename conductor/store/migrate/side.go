@@ -62,7 +62,7 @@ func open(ctx context.Context, o store.Options, read bool,
 		if s.hold, err = s.server.Hold(ctx, postgres.Options{}); err != nil {
 			return nil, err
 		}
-		s.db = s.server.Open(0, nil)
+		s.db = s.server.Open(0, nil, nil)
 		if read {
 			how = &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 		}

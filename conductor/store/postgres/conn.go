@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -23,6 +24,7 @@ var ErrCut = errors.New("the connection to PostgreSQL was cut")
 type connector struct {
 	driver.Connector
 	failed func(error)
+	ran    func(query string, took time.Duration)
 }
 
 // Connect implements driver.Connector.
@@ -36,7 +38,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("a connection is %T", made), made.Close())
 	}
-	return &Conn{inner: sc, texts: map[string]string{}, failed: c.failed}, nil
+	return &Conn{inner: sc, texts: map[string]string{}, failed: c.failed, ran: c.ran}, nil
 }
 
 // Conn is a connection of a Server. It is used by one goroutine at a time, as database/sql promises. Arguments are
@@ -45,6 +47,7 @@ type Conn struct {
 	inner  *stdlib.Conn
 	texts  map[string]string // statements as PostgreSQL reads them
 	failed func(error)
+	ran    func(query string, took time.Duration)
 }
 
 // maxTexts is how many statements are remembered; lists with filters make ever more of them.
@@ -116,7 +119,9 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	if err := checkArgs(args); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	res, err := c.inner.ExecContext(ctx, c.text(query), args)
+	c.ran(query, time.Since(began))
 	return res, c.tell(err)
 }
 
@@ -125,7 +130,9 @@ func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if err := checkArgs(args); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	r, err := c.inner.QueryContext(ctx, c.text(query), args)
+	c.ran(query, time.Since(began))
 	if err != nil {
 		return nil, c.tell(err)
 	}

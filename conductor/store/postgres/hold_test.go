@@ -56,7 +56,7 @@ func newWorld(t *testing.T) *world {
 	if w.Server, err = Parse(url, pgserver.Password); err != nil {
 		t.Fatal(err)
 	}
-	w.name, w.db = name, w.Open(time.Minute, nil)
+	w.name, w.db = name, w.Open(time.Minute, nil, nil)
 	t.Cleanup(func() { w.db.Close() })
 	return w
 }
@@ -324,7 +324,7 @@ func TestSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := s.Open(1500*time.Millisecond, nil)
+	db := s.Open(1500*time.Millisecond, nil, nil)
 	defer db.Close()
 	for name, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "1500ms",
 		"lock_timeout": "20s", "application_name": "ingotd"} {

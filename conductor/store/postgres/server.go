@@ -116,12 +116,16 @@ func settings(timeout time.Duration) func(ctx context.Context, c *pgx.Conn) erro
 }
 
 // Open returns connections to the database. A statement may take timeout, zero is any time. failed, unless nil, is
-// called with every error of a statement.
-func (s *Server) Open(timeout time.Duration, failed func(error)) *sql.DB {
+// called with every error of a statement, and ran, unless nil, after each with its text.
+func (s *Server) Open(timeout time.Duration, failed func(error), ran func(string, time.Duration)) *sql.DB {
 	if failed == nil {
 		failed = func(error) {}
 	}
-	return sql.OpenDB(connector{stdlib.GetConnector(*s.config, stdlib.OptionAfterConnect(settings(timeout))), failed})
+	if ran == nil {
+		ran = func(string, time.Duration) {}
+	}
+	c := stdlib.GetConnector(*s.config, stdlib.OptionAfterConnect(settings(timeout)))
+	return sql.OpenDB(connector{c, failed, ran})
 }
 
 // connect makes a connection of its own, and refuses a server that can't be used.

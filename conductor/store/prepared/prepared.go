@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 )
 
 // maxStatements is how many prepared statements a connection keeps. There are some three hundred in the store (events
@@ -21,6 +22,8 @@ type Connector struct {
 	driver.Connector
 	// Failed, unless nil, is called with every error of a statement, wherever it occurs. It must not use the database.
 	Failed func(error)
+	// Ran, unless nil, is called after every statement, with its text. It must be quick.
+	Ran func(query string, took time.Duration)
 }
 
 // Connect implements driver.Connector.
@@ -37,7 +40,11 @@ func (p Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if failed == nil {
 		failed = func(error) {}
 	}
-	return &Conn{fullConn: f, stmts: map[string]*keptStmt{}, failed: failed}, nil
+	ran := p.Ran
+	if ran == nil {
+		ran = func(string, time.Duration) {}
+	}
+	return &Conn{fullConn: f, stmts: map[string]*keptStmt{}, failed: failed, ran: ran}, nil
 }
 
 // fullConn is the interface of the SQL driver's connections. database/sql asserts each of these by itself.
@@ -57,6 +64,7 @@ type Conn struct {
 	fullConn
 	stmts  map[string]*keptStmt
 	failed func(error)
+	ran    func(query string, took time.Duration)
 }
 
 // tell hands an error on.
@@ -123,11 +131,13 @@ func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return nil, c.tell(err)
 	}
 	var res driver.Result
+	began := time.Now()
 	if st == nil {
 		res, err = c.fullConn.ExecContext(ctx, query, args)
 	} else {
 		res, err = st.ExecContext(ctx, args)
 	}
+	c.ran(query, time.Since(began))
 	return res, c.tell(err)
 }
 
@@ -137,14 +147,17 @@ func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	if err != nil {
 		return nil, c.tell(err)
 	}
+	began := time.Now()
 	if st == nil {
 		rows, err := c.fullConn.QueryContext(ctx, query, args)
+		c.ran(query, time.Since(began))
 		if err != nil {
 			return nil, c.tell(err)
 		}
 		return &keptRows{rows, &keptStmt{}, c}, nil
 	}
 	rows, err := st.QueryContext(ctx, args)
+	c.ran(query, time.Since(began))
 	if err != nil {
 		return nil, c.tell(err)
 	}

@@ -311,7 +311,7 @@ func testChecked(t *testing.T, s Subject) {
 				return errEnded
 			}
 			return nil
-		})
+		}, nil)
 		err := d.SetPower(t.Context(), power.TurnOn)
 		if err == nil {
 			if most < 3 {

@@ -91,6 +91,10 @@ func Read(ctx context.Context, c *controller.Controller, s *controller.System) (
 // part notes a part that is not well.
 func (r *reader) part(kind, name string, s status, predicted bool) {
 	h := known(s.Health)
+	if (kind == "drive" || kind == "power supply") && !s.absent() && h != "" &&
+		len(r.r.Checked) < limit.HealthParts {
+		r.r.Checked = append(r.r.Checked, node.Part{Kind: kind, Name: r.c.Clean(name), Health: h, Predicted: predicted})
+	}
 	if s.absent() || !predicted && h != node.HealthWarning && h != node.HealthCritical ||
 		len(r.r.Parts) >= limit.HealthParts {
 		return
@@ -128,6 +132,11 @@ func (r *reader) drives(ctx context.Context, at string) error {
 
 // sensor notes one, once.
 func (r *reader) sensor(kind, name, unit string, value, critical *float64, s status) {
+	r.sensorIn("", kind, name, unit, value, critical, s)
+}
+
+// sensorIn notes one with the place where it measures, in the words of Redfish.
+func (r *reader) sensorIn(context, kind, name, unit string, value, critical *float64, s status) {
 	name = r.c.Clean(name)
 	key := [2]string{kind, name}
 	if s.absent() || name == "" || r.seen[key] || len(r.r.Sensors) >= limit.HealthSensors {
@@ -138,7 +147,7 @@ func (r *reader) sensor(kind, name, unit string, value, critical *float64, s sta
 	}
 	r.seen[key] = true
 	r.r.Sensors = append(r.r.Sensors, node.Sensor{Name: name, Kind: kind, Unit: r.c.Clean(unit), Value: finite(value),
-		Critical: finite(critical), Health: known(s.Health)})
+		Critical: finite(critical), Health: known(s.Health), Context: r.c.Clean(context)})
 }
 
 // finite is a number that JSON has, nil for others.
@@ -192,7 +201,8 @@ func (r *reader) chassis(ctx context.Context, at string) error {
 			if !found {
 				kind = "other"
 			}
-			r.sensor(kind, s.Name, s.ReadingUnits, s.Reading, s.Thresholds.UpperCritical.Reading, s.Status)
+			r.sensorIn(s.PhysicalContext, kind, s.Name, s.ReadingUnits, s.Reading,
+				s.Thresholds.UpperCritical.Reading, s.Status)
 		})
 	}
 	if doc.Thermal == "" {
@@ -207,16 +217,16 @@ var kinds = map[string]string{"Temperature": "temperature", "Rotational": "fan",
 
 // sensor is a resource of that name.
 type sensor struct {
-	Name, ReadingType, ReadingUnits string
-	Reading                         *float64
-	Thresholds                      struct{ UpperCritical struct{ Reading *float64 } }
-	Status                          status
+	Name, ReadingType, ReadingUnits, PhysicalContext string
+	Reading                                          *float64
+	Thresholds                                       struct{ UpperCritical struct{ Reading *float64 } }
+	Status                                           status
 }
 
 func (r *reader) thermal(ctx context.Context, at string) error {
 	var doc struct {
 		Temperatures []struct {
-			Name                                   string
+			Name, PhysicalContext                  string
 			ReadingCelsius, UpperThresholdCritical *float64
 			Status                                 status
 		}
@@ -230,7 +240,8 @@ func (r *reader) thermal(ctx context.Context, at string) error {
 		return err
 	}
 	for _, t := range doc.Temperatures {
-		r.sensor("temperature", t.Name, "Cel", t.ReadingCelsius, positive(t.UpperThresholdCritical), t.Status)
+		r.sensorIn(t.PhysicalContext, "temperature", t.Name, "Cel", t.ReadingCelsius,
+			positive(t.UpperThresholdCritical), t.Status)
 	}
 	for _, f := range doc.Fans {
 		r.sensor("fan", cmp.Or(f.Name, f.FanName), cmp.Or(strings.Replace(f.ReadingUnits, "Percent", "%", 1), "RPM"),
@@ -295,15 +306,16 @@ func (r *reader) subsystem(ctx context.Context, at string) error {
 	}
 	var metrics struct {
 		TemperatureReadingsCelsius []struct {
-			DeviceName, DataSourceUri string //nolint:revive the names in Redfish
-			Reading                   *float64
+			DeviceName, DataSourceUri, PhysicalContext string //nolint:revive the names in Redfish
+			Reading                                    *float64
 		}
 	}
 	if _, err := r.c.Try(ctx, string(doc.ThermalMetrics), &metrics); err != nil {
 		return err
 	}
 	for _, t := range metrics.TemperatureReadingsCelsius {
-		r.sensor("temperature", cmp.Or(t.DeviceName, path.Base(t.DataSourceUri)), "Cel", t.Reading, nil, status{})
+		r.sensorIn(t.PhysicalContext, "temperature", cmp.Or(t.DeviceName, path.Base(t.DataSourceUri)), "Cel",
+			t.Reading, nil, status{})
 	}
 	type fan struct {
 		Name         string
