@@ -75,6 +75,7 @@ group() {
 		need keepalived "an address that moves between conductors"
 		need chromium "a browser for the tests of the dashboard"
 		program npm "fetches what the dashboard is bundled from, and axe for its tests"
+		need prometheus "promtool, which checks and tests the rules for alerts"
 		;;
 	database)
 		need postgresql "the database of several conductors"

@@ -92,7 +92,7 @@ func (c *Config) sections() []section {
 			{"metrics.insecure_listen", &c.Metrics.InsecureListen, nil, nil,
 				"Serve metrics.listen to everyone who reaches it, and without TLS."},
 			{"metrics.api", &c.Metrics.API, true, nil, "Serve /metrics to readers of the system at api.listen, too."},
-			{"metrics.node_series", &c.Metrics.NodeSeries, 50_000, atLeast(0),
+			{"metrics.node_series", &c.Metrics.NodeSeries, 300_000, atLeast(0),
 				"Most series of single nodes (sensors, failing parts) in one scrape. 0: none."},
 		}},
 		{"Hardware types and interfaces", "Which hardware types and interfaces nodes may have. An empty list " +

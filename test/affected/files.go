@@ -33,6 +33,7 @@ var readers = []reader{
 	{"docs/reference/redfish-differences.md", []string{"conductor/api"}},
 	{"docs/reference/api-versions.md", []string{"conductor/api"}},
 	{"docs/reference/ironic-differences.md", []string{"conductor/api"}},
+	{"docs/howto/runbook.md", []string{"tools/monitoring"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
 	{"docs/howto/keepalived.md", []string{"conductor/app"}},
 	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},

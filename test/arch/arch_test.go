@@ -238,7 +238,8 @@ var may = map[string][]string{
 	"tools/enrol/probe":    {"conductor/guard/clean", "conductor/hardware/redfish/quirk"},
 	"tools/lab": {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish",
 		"tools/lab/bmc/redfish/vmedia", "tools/lab/nbd", "tools/lab/pg", "tools/lab/site"},
-	"tools/lab/pg": {},
+	"tools/monitoring": {},
+	"tools/lab/pg":     {},
 	"tools/lab/fleet": {"agent", "agent/disk", "agent/inventory", "agent/step", "conductor/client",
 		"conductor/rest", "tools/lab/bmc"}, // runs the real agent's session
 	"tools/lab/nbd":                 {},

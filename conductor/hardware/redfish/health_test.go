@@ -55,6 +55,24 @@ func TestHealthOfEveryPersonality(t *testing.T) {
 					t.Errorf("%s = %q, want %q; there are %v", sensor, got[sensor], value, got)
 				}
 			}
+			places := map[string]string{}
+			for _, s := range r.Sensors {
+				if s.Kind == "temperature" {
+					places[s.Name] = s.Context
+				}
+			}
+			if places["CPU1 Temp"] != "CPU" || places["Inlet Temp"] != "Intake" {
+				t.Errorf("temperatures are measured at %v", places)
+			}
+			kinds := map[string]int{}
+			for _, p := range r.Checked {
+				if kinds[p.Kind]++; p.Health != node.HealthOK || p.Predicted || p.Name == "" {
+					t.Errorf("a good part is %+v", p)
+				}
+			}
+			if kinds["drive"] == 0 || kinds["power supply"] != 2 || len(kinds) != 2 {
+				t.Errorf("parts that were asked: %v", kinds)
+			}
 			if r.Health != node.HealthOK || len(r.Parts) > 0 {
 				t.Errorf("health %q, failing %+v", r.Health, r.Parts)
 			}

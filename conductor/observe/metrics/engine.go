@@ -26,7 +26,7 @@ var (
 )
 
 func newEngine(s *Set) engineNumbers {
-	return engineNumbers{
+	n := engineNumbers{
 		states: s.histogram("ingot_node_state_seconds", "Time that nodes had been in a provision state when they left it.",
 			long, "state"),
 		jobs: s.histogram("ingot_job_seconds",
@@ -43,6 +43,10 @@ func newEngine(s *Set) engineNumbers {
 			"outcome"),
 		stepNames: &bound{most: 200}, ifaces: &bound{most: 32}, vendors: &bound{most: 16},
 	}
+	for _, outcome := range []string{"done", "failed", "aborted"} { // the first one is to be seen as a rise
+		n.jobs.WithLabelValues(string(node.PhaseDeploy), outcome)
+	}
+	return n
 }
 
 // StateLeft counts a change of a node's state.

@@ -148,7 +148,9 @@ func TestCounted(t *testing.T) {
 		`ingot_api_request_seconds{code="405",method="other",route="other"}`:   1})
 	want(t, got, "ingot_store_statement", map[string]float64{
 		`ingot_store_statement_seconds{statement="select"}`: 1, `ingot_store_statement_seconds{statement="other"}`: 1})
-	want(t, got, "ingot_store_failures", map[string]float64{`ingot_store_failures_total{kind="busy"}`: 1})
+	want(t, got, "ingot_store_failures", map[string]float64{`ingot_store_failures_total{kind="busy"}`: 1,
+		`ingot_store_failures_total{kind="full"}`: 0, `ingot_store_failures_total{kind="away"}`: 0,
+		`ingot_store_failures_total{kind="damaged"}`: 0, `ingot_store_failures_total{kind="other"}`: 0})
 	want(t, got, "ingot_store_group", map[string]float64{`ingot_store_group_writes{}`: 1})
 }
 

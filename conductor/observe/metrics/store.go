@@ -14,7 +14,7 @@ type storeNumbers struct {
 }
 
 func newStore(s *Set) storeNumbers {
-	return storeNumbers{
+	n := storeNumbers{
 		statements: s.histogram("ingot_store_statement_seconds",
 			"Time of a statement to the database, without the reading of its rows.", tiny, "statement"),
 		groups: s.histogram("ingot_store_group_writes",
@@ -24,6 +24,11 @@ func newStore(s *Set) storeNumbers {
 			"Statements that the database refused: busy (a lock was not had in time), full, away (its server can't be"+
 				" reached), damaged, other.", "kind"),
 	}
+	// An alert sees a counter rise, but not come into being.
+	for _, kind := range []string{"busy", "full", "away", "damaged", other} {
+		n.failures.WithLabelValues(kind)
+	}
+	return n
 }
 
 // statementNames are the statements that are told apart, by the beginning of their text.

@@ -27,8 +27,9 @@ func TestJobs(t *testing.T) {
 	s.StateLeft(node.Deploying, time.Minute)
 	got := scrape(t, s)
 	want(t, got, "ingot_job", map[string]float64{
-		`ingot_job_seconds{outcome="done",phase="deploy"}`:   1,
-		`ingot_job_seconds{outcome="failed",phase="deploy"}`: 1, `ingot_job_seconds{outcome="aborted",phase="clean"}`: 1})
+		`ingot_job_seconds{outcome="aborted",phase="deploy"}`: 0,
+		`ingot_job_seconds{outcome="done",phase="deploy"}`:    1,
+		`ingot_job_seconds{outcome="failed",phase="deploy"}`:  1, `ingot_job_seconds{outcome="aborted",phase="clean"}`: 1})
 	want(t, got, "ingot_step", map[string]float64{
 		`ingot_step_seconds{outcome="done",phase="deploy",step="deploy.write_image"}`:           1,
 		`ingot_step_seconds{outcome="failed",phase="deploy",step="deploy.write_image"}`:         1,

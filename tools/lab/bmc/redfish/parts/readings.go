@@ -114,14 +114,14 @@ func (m *Machine) addLogs(path string, o object) {
 	}
 }
 
-// sensors of the chassis: name, kind, unit, value and the bound above which it is critical.
+// sensors of the chassis: name, kind, unit, place, value and the bound above which it is critical.
 var sensors = []struct {
-	name, kind, unit string
-	value, most      float64
+	name, kind, unit, place string
+	value, most             float64
 }{
-	{"Inlet Temp", "Temperature", "Cel", 23, 47}, {"CPU1 Temp", "Temperature", "Cel", 51.5, 95},
-	{"Fan1", "Rotational", "RPM", 5400, 0}, {"PS1 Voltage", "Voltage", "V", 230, 0},
-	{"System Power", "Power", "W", 312, 0},
+	{"Inlet Temp", "Temperature", "Cel", "Intake", 23, 47}, {"CPU1 Temp", "Temperature", "Cel", "CPU", 51.5, 95},
+	{"Fan1", "Rotational", "RPM", "Fan", 5400, 0}, {"PS1 Voltage", "Voltage", "V", "PowerSupply", 230, 0},
+	{"System Power", "Power", "W", "Chassis", 312, 0},
 }
 
 // reading is a log, or in the chassis a sensor or power supply; or a collection of them.
@@ -157,7 +157,8 @@ func (m *Machine) reading(path string) object {
 	if i, ok := odata.Number(path, m.chassis+"/Sensors", len(sensors)); ok {
 		x := sensors[i-1]
 		o := object{"@odata.id": path, "@odata.type": "#Sensor.v1_9_0.Sensor", "Id": fmt.Sprint(i), "Name": x.name,
-			"ReadingType": x.kind, "ReadingUnits": x.unit, "Reading": x.value, "Status": fine()}
+			"ReadingType": x.kind, "ReadingUnits": x.unit, "Reading": x.value,
+			"PhysicalContext": x.place, "Status": fine()}
 		if x.most > 0 {
 			o["Thresholds"] = object{"UpperCritical": object{"Reading": x.most}}
 		}
@@ -187,7 +188,8 @@ func (m *Machine) thermalSubsystem(path string) object {
 		readings := []object{}
 		for _, x := range sensors {
 			if x.kind == "Temperature" {
-				readings = append(readings, object{"DeviceName": x.name, "Reading": x.value})
+				readings = append(readings, object{"DeviceName": x.name, "Reading": x.value,
+					"PhysicalContext": x.place})
 			}
 		}
 		return object{"@odata.id": path, "@odata.type": "#ThermalMetrics.v1_3_2.ThermalMetrics", "Id": "ThermalMetrics",
@@ -262,7 +264,7 @@ func (m *Machine) thermal(path string) object {
 	var temperatures, fans []object
 	for i, x := range sensors {
 		o := object{"@odata.id": fmt.Sprintf("%s#/Temperatures/%d", path, i), "MemberId": fmt.Sprint(i), "Name": x.name,
-			"Status": fine()}
+			"PhysicalContext": x.place, "Status": fine()}
 		switch x.kind {
 		case "Temperature":
 			o["ReadingCelsius"], o["UpperThresholdCritical"] = x.value, x.most
