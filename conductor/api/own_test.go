@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
 // own is a real engine over the store: what is Ingot's own needs no machines.
@@ -172,5 +173,36 @@ func TestAccess(t *testing.T) {
 	}
 	if !strings.Contains(verbs, "available:[manage active]") || strings.Contains(verbs, "deleting:") {
 		t.Errorf("verbs: %s", verbs)
+	}
+}
+
+// TestRootDisk: the disk that a deployment would take, and why not the others.
+func TestRootDisk(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "found", Provision: node.Available,
+		Properties: map[string]any{"root_device": map[string]any{"size": ">= 100"}}}, node.Node{Name: "new"})
+	f.want(404, "GET", "/ingot/v1/nodes/new/root_disk", "")
+	n, err := f.st.Node(t.Context(), "found")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := `{"inventory":{"disks":[{"name":"/dev/sda","size":64424509440,"model":"small","serial":"1"},` +
+		`{"name":"/dev/sdb","size":1000204886016,"model":"large","serial":"2"}]}}`
+	if err := f.st.SetInventory(t.Context(), n.UUID, []byte(doc)); err != nil {
+		t.Fatal(err)
+	}
+	out := f.want(200, "GET", "/ingot/v1/nodes/found/root_disk", "")
+	chosen, _ := out["chosen"].(map[string]any)
+	if out["hints_from"] != "properties" || chosen["name"] != "/dev/sdb" ||
+		!strings.Contains(fmt.Sprint(out["disks"]), "size") {
+		t.Errorf("root_disk = %v", out)
+	}
+}
+
+// TestSettings: they are shown as the conductor gives them.
+func TestSettings(t *testing.T) {
+	f := newFixture(t,
+		Config{Settings: func() []rest.Setting { return []rest.Setting{{Key: "api.auth", Value: "none"}} }})
+	if out := fmt.Sprint(f.want(200, "GET", "/ingot/v1/settings", "")); !strings.Contains(out, "api.auth") {
+		t.Errorf("settings = %s", out)
 	}
 }

@@ -152,6 +152,8 @@ type Config struct {
 	Hardware *hardware.Set
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
+	// Settings are those in use, without secrets; nil: they are not shown.
+	Settings func() []rest.Setting
 	// Certificates are the conductor's own, with their ends; nil when there are none.
 	Certificates func() ([]rest.Certificate, error)
 	// Warmth makes available nodes warm and turns them off again; with nil none can be.

@@ -8,6 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
+	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/web"
 )
 
@@ -31,4 +32,14 @@ func dashboard(cfg config.Config, handler *api.Server, who authenticator, ca *ag
 		return nil, err
 	}
 	return w.Handler(), nil
+}
+
+// settings shows the configuration in use.
+func settings(cfg config.Config) func() []rest.Setting {
+	return func() (out []rest.Setting) {
+		for _, s := range cfg.Effective() {
+			out = append(out, rest.Setting(s))
+		}
+		return out
+	}
 }

@@ -248,3 +248,22 @@ func TestStepPriorities(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 }
+
+// TestEffectiveHasNoSecrets: what is shown of the settings names all of them, and no secret.
+func TestEffectiveHasNoSecrets(t *testing.T) {
+	c := Default()
+	c.API.Keystone.Password, c.Store.Key, c.API.Listen = "hidden word", "hidden key", "127.0.0.1:7000"
+	seen := map[string]Effective{}
+	for _, s := range c.Effective() {
+		if strings.Contains(s.Value+s.Default, "hidden") {
+			t.Errorf("%s shows %q", s.Key, s.Value)
+		}
+		seen[s.Key] = s
+	}
+	if s := seen["api.listen"]; s.Value != "127.0.0.1:7000" || s.Default != "127.0.0.1:6385" || s.Section != "API" {
+		t.Errorf("api.listen is %+v", s)
+	}
+	if len(seen) != len(c.settings()) || seen["api.keystone.password"].Value != "******" {
+		t.Errorf("%d settings are shown, the password as %q", len(seen), seen["api.keystone.password"].Value)
+	}
+}

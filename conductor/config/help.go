@@ -135,3 +135,18 @@ func wrapped(text string, width int) (lines []string) {
 	}
 	return lines
 }
+
+// Effective is a setting as it is in use.
+type Effective struct{ Section, Key, Value, Default, Text string }
+
+// Effective lists all settings with their values, without secrets.
+func (c Config) Effective() (out []Effective) {
+	d := Default()
+	defaults := d.settings()
+	for _, sec := range c.sections() {
+		for _, s := range sec.settings {
+			out = append(out, Effective{sec.title, s.key, s.shown(), defaults[len(out)].shown(), s.described()})
+		}
+	}
+	return out
+}

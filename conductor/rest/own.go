@@ -30,3 +30,30 @@ type Access struct {
 	// Verbs are the targets of PUT states/provision that are known in each provision state.
 	Verbs map[string][]string `json:"verbs"`
 }
+
+// RootDisk is the choice of a node's root disk among those of its last inspection.
+type RootDisk struct {
+	NodeUUID string `json:"node_uuid"`
+	// HintsFrom is where the hints are: instance_info, properties, or none.
+	HintsFrom string           `json:"hints_from"`
+	Disks     []map[string]any `json:"disks"`
+	Chosen    map[string]any   `json:"chosen" shape:"null"`
+	Why       string           `json:"why"`
+	// Error is why no disk is chosen, and Remedy what to do.
+	Error  string `json:"error"`
+	Remedy string `json:"remedy"`
+}
+
+// Setting is one of the configuration, as it is in use. Secrets are "******".
+type Setting struct {
+	Section string `json:"section"`
+	Key     string `json:"key"`
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	Text    string `json:"text"`
+}
+
+// Settings are all of them, in the order of the documentation.
+type Settings struct {
+	Settings []Setting `json:"settings"`
+}

@@ -296,3 +296,25 @@ func (h Hint) matchNumber(value string) bool {
 	}
 	return false
 }
+
+// HintsOf returns the hints that a deployment of a node uses, and where they are: in its instance_info, in its
+// properties, or none. A text is read as JSON.
+func HintsOf(instanceInfo, properties map[string]any) (source string, _ Hints, _ error) {
+	for _, from := range []struct {
+		name string
+		m    map[string]any
+	}{{"instance_info", instanceInfo}, {"properties", properties}} {
+		raw, err := json.Marshal(from.m["root_device"])
+		if err != nil {
+			return from.name, nil, err
+		}
+		if text, ok := from.m["root_device"].(string); ok {
+			raw = []byte(text)
+		}
+		hints, err := ParseHints(raw)
+		if err != nil || hints != nil {
+			return from.name, hints, err
+		}
+	}
+	return "none", nil, nil
+}

@@ -187,7 +187,7 @@ var may = map[string][]string{
 		"conductor/api/finder", "conductor/hardware/driver", "conductor/engine", "conductor/engine/catalog",
 		"conductor/agents/erasure", "conductor/guard/limit",
 		"conductor/observe/events", "conductor/hardware", "conductor/node", "conductor/guard/redact", "conductor/rest",
-		"conductor/store", "conductor/observe/trace"},
+		"conductor/store", "conductor/observe/trace", "proto/rootdevice"},
 	"conductor/api/parts": {"conductor/api/call", "conductor/api/document", "conductor/api/finder",
 		"conductor/hardware/driver", "conductor/hardware", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/api/phonehome": {"conductor/api/call", "conductor/node", "conductor/rest"},

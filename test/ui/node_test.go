@@ -1,9 +1,125 @@
 package ui
 
 import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
+	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
+
+// racked is an ingotd with simulated machines, which are available: they have controllers, boot from it, and run the
+// session of the real agent.
+func racked(t *testing.T, machines int) (url string, f *fleet.Fleet) {
+	t.Helper()
+	api, boot := kit.FreeAddr(t), kit.FreeAddr(t)
+	_, port, err := net.SplitHostPort(boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := fleet.Site{Dir: t.TempDir(), API: api, Agents: kit.FreeAddr(t), Boot: n}.Write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &ingotd.Output{}
+	cmd := exec.Command(made.Program(t, "ingotd"), "--config", config)
+	cmd.Stdout, cmd.Stderr = log, log
+	ingotd.Run(t, cmd, log)
+	c, err := client.New("http://"+api, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ingotd.Wait(t, "ingotd answers", func() bool {
+		_, err := c.Drivers(t.Context())
+		return err == nil
+	})
+	f, err = fleet.Start(t.Context(), fleet.Options{Nodes: machines, BootURL: "http://" + boot,
+		Boot: 200 * time.Millisecond, Write: 4 * time.Second, Step: 50 * time.Millisecond,
+		Network: byte(80 + os.Getpid()%170)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	d := fleet.NewDriver(c, "available", 3, nil)
+	if err := d.Create(ctx, f.Machines); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Run(ctx); err != nil {
+		t.Fatalf("%v; %s", err, f.Summary(d))
+	}
+	return "http://" + api, f
+}
+
+// TestADeploymentIsFollowedLive from the form to active: with a bar, a rate and the time left, on the machine's page
+// and in the table, and then with the waterfall of its time.
+func TestADeploymentIsFollowedLive(t *testing.T) {
+	url, f := racked(t, 2)
+	name := f.Machines[0].Name
+	table := open(t, url)
+	table.visit("/ui/")
+	table.until("document.querySelectorAll('.machines-table tbody a').length === 2")
+	p := open(t, url)
+	p.visit("/ui/nodes/" + name)
+	p.shows("available")
+	p.click("Deploy …")
+	p.fill("Image", "")
+	p.fill("Digest", "sha256:abc")
+	p.click("Check")
+	p.shows("Give the address of the image")
+	p.shows("64 hexadecimal digits")
+	p.fill("Image", "http://127.0.0.1:1/debian-12.raw")
+	p.fill("Digest", "sha256:"+strings.Repeat("ab", 32))
+	p.fill("SSH keys", "no key")
+	p.click("Check")
+	p.shows("This is no public key")
+	p.fill("SSH keys", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPw0 ann@desk")
+	p.click("The same in a shell")
+	p.shows("ingot node deploy " + name + " --image http://127.0.0.1:1/debian-12.raw --checksum sha256:abab")
+	p.click("Check")
+	p.shows("What will happen")
+	p.shows("deploy.write_image")
+	p.click("Deploy " + name)
+	p.until("!document.querySelector('dialog')")
+	p.until(`document.querySelector('.node-progress [role=progressbar]')?.getAttribute('aria-valuenow') > 0`)
+	p.until(`/write_image.*MB\/s.*left/s.test(document.querySelector('.node-progress')?.innerText ?? '')`)
+	table.until(`/write_image.*MB\/s/s.test(document.querySelector('.machines-table').innerText)`)
+	p.until(`document.querySelector('.node-state').innerText.includes('active')`)
+	table.until(`document.querySelector('.machines-table').innerText.includes('active')`)
+	p.click("Timeline")
+	p.shows("write_image")
+	p.shows("firmware")
+	before := js[int](p, "document.querySelectorAll('.waterfall .span').length")
+	p.does("document.querySelector('.waterfall button').click()")
+	p.until(fmt.Sprintf("document.querySelectorAll('.waterfall .span').length !== %d", before))
+	p.click("Show all of it")
+	p.click("Steps and log")
+	p.shows("Last deploy")
+	p.shows("The agent's log")
+	p.click("Hardware")
+	p.shows("Root disk")
+	p.click("History")
+	p.shows("Deployment completed")
+}
 
 // TestAnActionOnOneMachine: what can be done is offered, with its commands, and the page follows it.
 func TestAnActionOnOneMachine(t *testing.T) {

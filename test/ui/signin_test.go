@@ -40,12 +40,13 @@ func TestSignInByPassword(t *testing.T) {
 	}
 	// A session that ends while the page is open: the page says so, and goes on where it was.
 	command(p, network.ClearBrowserCookies, cdp.Empty{})
-	p.does("fetch('/ui/session').then((r) => r.json())") // the server sets no other cookie
-	p.click("Sign out")
-	p.shows("Password")
+	p.click("Images")
+	p.shows("Your session has ended.")
 	p.fill("User", "ann")
 	p.fill("Password", "right")
 	p.click("Sign in")
+	p.shows("No machine in use was deployed from an image.")
+	p.run(chromedp.NavigateBack())
 	p.shows("There are no machines yet.")
 	if got := js[string](p, "location.pathname + location.search"); got != "/ui/?q=x" {
 		t.Errorf("after signing in again the page is %s", got)

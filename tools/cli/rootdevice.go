@@ -86,27 +86,11 @@ func hintsFor(n *rest.Node, given []string) (string, rootdevice.Hints, error) {
 		}
 		return "--hint", hints, nil
 	}
-	for _, from := range []struct {
-		name string
-		m    map[string]any
-	}{{"instance_info", n.InstanceInfo}, {"properties", n.Properties}} {
-		raw, err := json.Marshal(from.m["root_device"])
-		if err != nil {
-			return "", nil, err
-		}
-		if text, ok := from.m["root_device"].(string); ok {
-			raw = []byte(text)
-		}
-		hints, err := rootdevice.ParseHints(raw)
-		if err != nil {
-			return "", nil, advise(fmt.Errorf("%s of %s: %w", from.name, label(n), err),
-				"Correct it with `ingot node set %s`", label(n))
-		}
-		if hints != nil {
-			return from.name, hints, nil
-		}
+	source, hints, err := rootdevice.HintsOf(n.InstanceInfo, n.Properties)
+	if err != nil {
+		return "", nil, advise(fmt.Errorf("%s of %s: %w", source, label(n), err), "Correct it with `ingot node set %s`", label(n))
 	}
-	return "none", nil, nil
+	return source, hints, nil
 }
 
 func (p *program) showExplained(x explained, hints rootdevice.Hints, inspected rest.NullTime) error {

@@ -28,6 +28,15 @@ func (s *Handlers) getAccess(_ context.Context, c *call.Call) (*call.Reply, erro
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
+// getSettings lists the settings that this conductor works with.
+func (s *Handlers) getSettings(context.Context, *call.Call) (*call.Reply, error) {
+	out := rest.Settings{Settings: []rest.Setting{}}
+	if s.cfg.Settings != nil {
+		out.Settings = s.cfg.Settings()
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}
+
 func rulesFor(a *access.Actor, o access.Object) []string {
 	list := []string{}
 	for _, r := range access.Rules() {

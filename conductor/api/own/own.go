@@ -31,6 +31,7 @@ type nodeStore interface {
 	Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error)
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
 	Reading(ctx context.Context, nodeUUID string) (node.Reading, error)
+	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 	Fault() error
 }
 
@@ -72,6 +73,8 @@ type Config struct {
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
+	// Settings are the settings in use, without secrets; nil when they are not shown.
+	Settings func() []rest.Setting
 	// Certificates are the conductor's own, with their ends; nil when there are none.
 	Certificates func() ([]rest.Certificate, error)
 }
@@ -110,6 +113,8 @@ func (s *Handlers) Routes() []call.Route {
 			Handle: s.getHealth},
 		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read,
 			Answers: call.OK(rest.Certificates{}), Handle: s.getCertificates},
+		{Method: http.MethodGet, Path: "/ingot/v1/settings", Access: call.Read, Answers: call.OK(rest.Settings{}),
+			Handle: s.getSettings},
 		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Answers: call.OK(rest.Quarantine{}),
 			Handle: s.find.Named(s.getQuarantine)},
 		{Method: http.MethodPost, Path: quarantine, Access: call.Write,
@@ -138,6 +143,8 @@ func (s *Handlers) Routes() []call.Route {
 			Answers: call.OK(rest.Running{}), Handle: s.getRunning},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read,
 			Answers: call.OK(rest.Progress{}), Handle: s.find.Named(s.getProgress)},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/root_disk", Access: call.Read,
+			Answers: call.OK(rest.RootDisk{}), Handle: s.find.Named(s.getRootDisk)},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/health", Access: call.Read,
 			Answers: call.OK(rest.MachineHealth{}), Handle: s.find.Named(s.getMachineHealth)},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named,

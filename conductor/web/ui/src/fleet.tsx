@@ -220,7 +220,7 @@ export function FleetPage() {
         ) : all.length === 0 ? (
           <Empty title="There are no machines yet.">
             <p>
-              Enrol the first one: <code>ingot node create first --driver redfish …</code>
+              <a href="/ui/start">First steps</a> lead from here to the first deployed machine.
             </p>
           </Empty>
         ) : (

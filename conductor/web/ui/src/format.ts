@@ -26,7 +26,8 @@ export function seconds(s: number): string {
   return `${Math.floor(s / 86400)} days`;
 }
 
-const clock = new Intl.DateTimeFormat(undefined, {
+// Sweden writes the year first, which is taken for no other date.
+const clock = new Intl.DateTimeFormat('sv-SE', {
   year: 'numeric',
   month: '2-digit',
   day: '2-digit',

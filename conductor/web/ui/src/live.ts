@@ -79,15 +79,46 @@ export class Fleet {
   private wanted = new Set<string>();
   private asking = false;
   private reading = false;
+  private stream = new AbortController(); // of the stream that is open
+  private unseen = 0;
+  private away = false;
+  private wake = () => {};
   private again = false; // the list has to be read once more
 
   start() {
+    document.addEventListener('visibilitychange', this.looked);
+    window.addEventListener('pagehide', this.left);
+    window.addEventListener('pageshow', this.back);
     void this.follow();
   }
 
   close() {
+    document.removeEventListener('visibilitychange', this.looked);
+    window.removeEventListener('pagehide', this.left);
+    window.removeEventListener('pageshow', this.back);
     this.stop.abort();
+    this.stream.abort();
   }
+
+  // A page that is not seen for a while, or that the browser only remembers, ends its stream, and begins it again where
+  // it was: without TLS a browser has six connections to a server, for all its pages together.
+  private looked = () => {
+    clearTimeout(this.unseen);
+    if (document.hidden) this.unseen = window.setTimeout(this.left, Fleet.hidden);
+    else this.back();
+  };
+
+  private left = () => {
+    this.away = true;
+    this.stream.abort();
+  };
+
+  private back = () => {
+    this.away = false;
+    this.wake();
+  };
+
+  static hidden = 30000;
 
   listen(f: (e: Event) => void): () => void {
     this.listeners.add(f);
@@ -190,10 +221,11 @@ export class Fleet {
     while (!this.stop.signal.aborted) {
       if (pause > 0) await this.wait(pause);
       if (this.stop.signal.aborted) return;
+      this.stream = new AbortController();
       try {
         const r = await send('/ingot/v1/events', {
           passive: true,
-          signal: this.stop.signal,
+          signal: this.stream.signal,
           headers: { Accept: 'text/event-stream', ...(this.last && { 'Last-Event-ID': this.last }) },
         });
         if (r.status === 401) {
@@ -208,7 +240,8 @@ export class Fleet {
         pause = Math.min(15000, Math.max(500, pause * 2));
       }
       if (this.stop.signal.aborted) return;
-      this.link.set('offline');
+      if (this.away) await new Promise<void>((done) => (this.wake = done));
+      else this.link.set('offline');
     }
   }
 

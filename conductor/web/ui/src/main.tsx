@@ -1,13 +1,15 @@
-import { render } from 'preact';
+import { render, type JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
-import { begin, session, signOut } from './api';
+import { begin, may, session, signOut } from './api';
 import { Fleet, fleet, type Link } from './live';
 import { follow, place } from './route';
 import { SignIn } from './signin';
 import { FleetPage } from './fleet';
-import { NodePage } from './node';
+import { NodePage, tabs } from './node';
 import { Store, useStore } from './store';
 import { Empty, Fault } from './parts';
+import { AllocationsPage, ConductorsPage, ImagesPage, PoolsPage, SettingsPage } from './lists';
+import { ErasuresPage, EventsPage, RulesPage, StartPage } from './ops';
 
 // Themes: that of the system, unless another was chosen here.
 type Theme = 'auto' | 'light' | 'dark';
@@ -34,16 +36,28 @@ function keepTheme(t: Theme) {
   }
 }
 
-const pages: { path: string; title: string }[] = [{ path: '', title: 'Fleet' }];
+// pages are those about the whole site; rule is what a role needs to see one.
+const pages: { path: string; title: string; rule?: string; show: () => JSX.Element | null }[] = [
+  { path: '', title: 'Fleet', show: FleetPage },
+  { path: 'images', title: 'Images', show: ImagesPage },
+  { path: 'rules', title: 'Rules', rule: 'inspection_rule:get', show: RulesPage },
+  { path: 'pools', title: 'Pools', rule: 'ingot:read', show: PoolsPage },
+  { path: 'allocations', title: 'Allocations', rule: 'allocation:list', show: AllocationsPage },
+  { path: 'erasures', title: 'Erasures', rule: 'node:history:get', show: ErasuresPage },
+  { path: 'conductors', title: 'Conductors', rule: 'conductor:get', show: ConductorsPage },
+  { path: 'events', title: 'Events', rule: 'ingot:events', show: EventsPage },
+  { path: 'settings', title: 'Settings', rule: 'ingot:read', show: SettingsPage },
+  { path: 'start', title: 'First steps', rule: 'node:create', show: StartPage },
+];
+
+const seen = () => pages.filter((p) => !p.rule || may(p.rule));
 
 function Page() {
   const { path } = useStore(place);
-  switch (path[0] ?? '') {
-    case '':
-      return <FleetPage />;
-    case 'nodes':
-      if (path.length === 2) return <NodePage key={path[1]} ident={path[1]} />;
-  }
+  if (path[0] === 'nodes' && (path.length === 2 || (path.length === 3 && tabs.some((t) => t.path === path[2]))))
+    return <NodePage key={path[1]} ident={path[1]} tab={path[2] ?? ''} />;
+  const page = path.length < 2 && pages.find((p) => p.path === (path[0] ?? ''));
+  if (page) return <page.show />;
   return (
     <Empty title="There is no such page.">
       <p>
@@ -72,7 +86,7 @@ function Shell() {
           Ingot
         </a>
         <nav aria-label="Pages">
-          {pages.map((p) => (
+          {seen().map((p) => (
             <a key={p.path} href={'/ui/' + p.path} aria-current={(path[0] ?? '') === p.path ? 'page' : undefined}>
               {p.title}
             </a>

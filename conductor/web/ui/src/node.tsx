@@ -1,13 +1,18 @@
 // One machine: what it is, what it does, and what can be done with it.
 import { useEffect, useState } from 'preact/hooks';
-import type { ComponentChildren } from 'preact';
 import { ask, may, Refused } from './api';
 import { fleet, type Row } from './live';
 import { Store, useStore } from './store';
 import { type Action, actions, nameOf, offered } from './actions';
-import { Ago, Bar, Command, Dialog, Empty, Facts, Fault, Field, State, Time } from './parts';
+import { Ago, Bar, Card, Command, Dialog, Empty, Facts, Fault, Field, State, Time } from './parts';
 import { kindOf, left, sentence, share } from './states';
 import { rate, seconds, size } from './format';
+import { TimelineTab } from './waterfall';
+import { StepsTab } from './steps';
+import { HardwareTab } from './hardware';
+import { Erasures, HealthTab, HistoryTab, SettingsTab } from './records';
+import { MediaTab } from './media';
+import { Deploy, deployable } from './deploy';
 
 // Machine is a node with all that the API shows of it.
 export interface Machine extends Row {
@@ -29,6 +34,18 @@ export interface Machine extends Row {
   console_enabled: boolean;
   [key: string]: any;
 }
+
+// tabs are the parts of a machine's page; rule is what a role needs to see one.
+export const tabs: { path: string; title: string; rule?: string }[] = [
+  { path: '', title: 'Overview' },
+  { path: 'timeline', title: 'Timeline' },
+  { path: 'steps', title: 'Steps and log' },
+  { path: 'hardware', title: 'Hardware', rule: 'node:inventory:get' },
+  { path: 'health', title: 'Health', rule: 'node:history:get' },
+  { path: 'history', title: 'History', rule: 'node:history:get' },
+  { path: 'settings', title: 'BIOS and firmware' },
+  { path: 'media', title: 'Virtual media' },
+];
 
 const version0 = new Store(0);
 
@@ -55,7 +72,7 @@ export function useMachine(ident: string): { n: Machine | null; fault: string; m
     setMissing(false);
     void read(false);
     const off = f?.listen((e) => {
-      if (e.type === 'ingot.node.progress' || (e.node_uuid ?? e.uuid) !== ident) return;
+      if (e.type === 'ingot.node.progress' || (e.node_uuid ?? e.uuid) !== ident && e.node_name !== ident) return;
       if (e.kind === 'node' && e.type.endsWith('.delete.end')) {
         setMissing(true);
         return;
@@ -73,7 +90,7 @@ export function useMachine(ident: string): { n: Machine | null; fault: string; m
   return { n: n && row ? { ...n, ...row } : n, fault, missing };
 }
 
-export function NodePage({ ident }: { ident: string }) {
+export function NodePage({ ident, tab }: { ident: string; tab: string }) {
   const { n, fault, missing } = useMachine(ident);
   useEffect(() => {
     document.title = n ? `${nameOf(n)} – Ingot` : 'Ingot';
@@ -94,22 +111,34 @@ export function NodePage({ ident }: { ident: string }) {
     <div class="node">
       <Head n={n} />
       <Fault text={fault} />
-      <div class="columns">
-        <Card title="Summary">
-          <Summary n={n} />
-        </Card>
-        <Actions n={n} />
-      </div>
+      <nav class="tabs" aria-label="About this machine">
+        {tabs.filter((t) => !t.rule || may(t.rule, n)).map((t) => (
+          <a key={t.path} href={`/ui/nodes/${ident}${t.path && '/' + t.path}`} aria-current={tab === t.path ? 'page' : undefined}>
+            {t.title}
+          </a>
+        ))}
+      </nav>
+      {tab === '' && (
+        <div class="columns">
+          <Card title="Summary">
+            <Summary n={n} />
+          </Card>
+          <Actions n={n} />
+        </div>
+      )}
+      {tab === 'timeline' && <TimelineTab n={n} />}
+      {tab === 'steps' && <StepsTab n={n} />}
+      {tab === 'hardware' && (
+        <>
+          <HardwareTab n={n} />
+          {may('node:history:get', n) && <Erasures n={n} />}
+        </>
+      )}
+      {tab === 'history' && <HistoryTab n={n} />}
+      {tab === 'health' && <HealthTab n={n} />}
+      {tab === 'settings' && <SettingsTab n={n} />}
+      {tab === 'media' && <MediaTab n={n} />}
     </div>
-  );
-}
-
-export function Card({ title, children, wide }: { title: string; children: ComponentChildren; wide?: boolean }) {
-  return (
-    <section class={wide ? 'card wide' : 'card'}>
-      <h2>{title}</h2>
-      {children}
-    </section>
   );
 }
 
@@ -184,22 +213,30 @@ function Summary({ n }: { n: Machine }) {
 // the role has them.
 function Actions({ n }: { n: Machine }) {
   const [chosen, choose] = useState<Action | null>(null);
+  const [deploying, deploy] = useState(false);
   const list = offered(n);
+  const can = deployable(n);
   const none = actions.filter((a) => may(a.rule, n)).length === 0;
   return (
     <Card title="Actions">
       <div class="buttons">
+        {can && (
+          <button type="button" class={can === 'active' ? 'main' : 'danger'} onClick={() => deploy(true)}>
+            {can === 'active' ? 'Deploy' : 'Rebuild'} …
+          </button>
+        )}
         {list.map((a) => (
           <button key={a.id} type="button" class={a.danger ? 'danger' : ''} onClick={() => choose(a)}>
             {a.title} …
           </button>
         ))}
       </div>
-      {list.length === 0 && (
+      {list.length === 0 && !can && (
         <p class="hint">
           {none ? 'Your role lets you look at this machine only.' : `Nothing can be asked of it while it is ${n.provision_state}.`}
         </p>
       )}
+      {deploying && <Deploy n={n} close={() => deploy(false)} />}
       {chosen && <ActionDialog action={chosen} n={n} close={() => choose(null)} />}
     </Card>
   );

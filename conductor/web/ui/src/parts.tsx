@@ -151,7 +151,7 @@ export function Dialog(p: { title: string; close: () => void; children: Componen
   );
 }
 
-export function Field(p: { label: string; hint?: string; children: (id: string) => JSX.Element }) {
+export function Field(p: { label: string; hint?: ComponentChildren; children: (id: string) => JSX.Element }) {
   const [id] = useState(() => 'f' + Math.random().toString(36).slice(2));
   return (
     <div class="field">
@@ -159,6 +159,15 @@ export function Field(p: { label: string; hint?: string; children: (id: string) 
       {p.children(id)}
       {p.hint && <p class="hint">{p.hint}</p>}
     </div>
+  );
+}
+
+export function Card({ title, children, wide }: { title: string; children: ComponentChildren; wide?: boolean }) {
+  return (
+    <section class={wide ? 'card wide' : 'card'}>
+      <h2>{title}</h2>
+      {children}
+    </section>
   );
 }
 

@@ -1,0 +1,405 @@
+// Pages about the whole site that are lists: images, pools, allocations, conductors, settings.
+import { useEffect, useMemo, useState } from 'preact/hooks';
+import { ask, may } from './api';
+import { fleet } from './live';
+import { useStore } from './store';
+import { Loaded, useRead } from './read';
+import { Ago, Bar, Card, Command, Empty, Facts, Fault, Sign, Time } from './parts';
+import { plural } from './format';
+import { kindOf, kinds, kindText } from './states';
+import { count } from './group';
+import { place, setQuery } from './route';
+
+// nodesWith reads nodes a page at a time and reports each page.
+async function nodesWith<T>(query: string, take: (list: T[]) => void, signal: AbortSignal) {
+  let marker = '';
+  for (;;) {
+    const v = await ask<{ nodes: (T & { uuid: string })[]; next?: string }>(
+      `/v1/nodes?limit=1000&${query}` + (marker && `&marker=${marker}`),
+      { passive: true, signal },
+    );
+    take(v.nodes);
+    if (!v.next || v.nodes.length === 0) return;
+    marker = v.nodes[v.nodes.length - 1].uuid;
+  }
+}
+
+interface Used {
+  uuid: string;
+  name: string | null;
+  instance_info: Record<string, any>;
+}
+
+export function ImagesPage() {
+  const [images, set] = useState<Map<string, { digests: Set<string>; nodes: Used[] }> | null>(null);
+  const [fault, setFault] = useState('');
+  useEffect(() => {
+    const stop = new AbortController();
+    const found = new Map<string, { digests: Set<string>; nodes: Used[] }>();
+    const take = (list: Used[]) => {
+      for (const n of list) {
+        const source = n.instance_info?.image_source;
+        if (!source) continue;
+        const at = found.get(source) ?? { digests: new Set(), nodes: [] };
+        const digest = n.instance_info.image_os_hash_value ?? n.instance_info.image_checksum;
+        if (digest) at.digests.add(String(digest));
+        at.nodes.push(n);
+        found.set(String(source), at);
+      }
+      set(new Map(found));
+    };
+    nodesWith<Used>('provision_state=active&fields=uuid,name,instance_info', take, stop.signal).catch((err) => {
+      if (!stop.signal.aborted) setFault(err.message);
+    });
+    return () => stop.abort();
+  }, []);
+  const list = [...(images ?? [])].sort((a, b) => b[1].nodes.length - a[1].nodes.length);
+  return (
+    <>
+      <h1>Images</h1>
+      <p class="hint">The images that machines in use were deployed from.</p>
+      <Fault text={fault} />
+      {!images && !fault && <p aria-busy="true">Reading …</p>}
+      {images && list.length === 0 && (
+        <Empty title="No machine in use was deployed from an image.">
+          <p>
+            Make an image with <code>ingot image build</code>, or publish one with <code>ingot image publish</code>, then deploy it from a
+            machine's page.
+          </p>
+        </Empty>
+      )}
+      <div class="columns">
+        {list.map(([source, v]) => (
+          <Card key={source} title={plural(v.nodes.length, 'machine')}>
+            <p class="words">
+              <code>{source}</code>
+            </p>
+            {[...v.digests].map((d) => (
+              <p key={d} class="words hint mono">
+                {d}
+              </p>
+            ))}
+            {v.digests.size > 1 && (
+              <p>
+                <Sign kind="attention" /> One address, several digests: the image was replaced between the deployments.
+              </p>
+            )}
+            <p class="words">
+              {v.nodes.slice(0, 12).map((n, i) => (
+                <>
+                  {i > 0 && ', '}
+                  <a key={n.uuid} href={'/ui/nodes/' + n.uuid}>
+                    {n.name ?? n.uuid}
+                  </a>
+                </>
+              ))}
+              {v.nodes.length > 12 && ` and ${v.nodes.length - 12} more`}
+            </p>
+          </Card>
+        ))}
+      </div>
+    </>
+  );
+}
+
+interface Pool {
+  uuid: string;
+  name: string;
+  description: string | null;
+  conductor_group: string | null;
+  resource_class: string | null;
+  count: number;
+  percent: number;
+  matching: number;
+  wanted: number;
+  warm: number;
+  warming: number;
+  on: number;
+  watts: number;
+  short: string | null;
+  nodes?: { node_uuid: string; name: string | null; state: string; since: string | null; reason: string | null; last_failure: string | null; failures: number }[];
+}
+
+export function PoolsPage() {
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const t = setInterval(() => setTurn((n) => n + 1), 10000);
+    return () => clearInterval(t);
+  }, []);
+  const read = useRead<{ pools: Pool[] }>('/ingot/v1/pools', turn);
+  return (
+    <>
+      <h1>Pools</h1>
+      <p class="hint">Available machines that wait with the agent running, so that a deployment needs no start of the firmware.</p>
+      <Loaded of={read}>
+        {(v) =>
+          v.pools.length === 0 ? (
+            <Empty title="There are no pools.">
+              <p>
+                Keep two machines of a class warm: <code>ingot pool set web --resource-class compute.large --count 2</code>
+              </p>
+            </Empty>
+          ) : (
+            <div class="columns">
+              {v.pools.map((p) => (
+                <PoolCard key={p.uuid} pool={p} turn={turn} />
+              ))}
+            </div>
+          )
+        }
+      </Loaded>
+    </>
+  );
+}
+
+function PoolCard({ pool: p, turn }: { pool: Pool; turn: number }) {
+  const [open, setOpen] = useState(false);
+  const read = useRead<Pool>(open ? `/ingot/v1/pools/${encodeURIComponent(p.name)}` : null, turn);
+  return (
+    <Card title={p.name}>
+      {p.description && <p class="words hint">{p.description}</p>}
+      <div class="node-progress">
+        <Bar value={p.wanted ? Math.min(1, p.warm / p.wanted) : 1} label={`Warm machines of ${p.name}`} />
+        <span class="num">
+          {p.warm} of {p.wanted} warm{p.warming > 0 && `, ${p.warming} on the way`}
+        </span>
+      </div>
+      <Fault text={p.short ?? ''} />
+      <Facts
+        of={[
+          ['Resource class', p.resource_class ?? 'any'],
+          ['Conductor group', p.conductor_group === null ? 'any' : p.conductor_group || 'without a name'],
+          ['Machines that fit', p.matching],
+          ['Turned on', p.on],
+          ['Power', p.watts ? `${p.watts} W` : null],
+        ]}
+      />
+      <details onToggle={(e) => setOpen(e.currentTarget.open)}>
+        <summary>Machines</summary>
+        <Loaded of={read}>
+          {(v) => (
+            <ul class="plain-list">
+              {(v.nodes ?? []).map((n) => (
+                <li key={n.node_uuid} class="words">
+                  <a href={'/ui/nodes/' + n.node_uuid}>{n.name ?? n.node_uuid}</a>: {n.state}
+                  {n.since && (
+                    <>
+                      {' '}
+                      for <Ago at={n.since} />
+                    </>
+                  )}
+                  {n.reason && `, ${n.reason}`}
+                  {n.failures > 0 && n.last_failure && `: ${n.last_failure}`}
+                </li>
+              ))}
+            </ul>
+          )}
+        </Loaded>
+      </details>
+    </Card>
+  );
+}
+
+interface Allocation {
+  uuid: string;
+  name: string | null;
+  state: string;
+  node_uuid: string | null;
+  resource_class: string | null;
+  traits: string[];
+  owner: string | null;
+  last_error: string | null;
+  created_at: string;
+}
+
+export function AllocationsPage() {
+  const read = useRead<{ allocations: Allocation[] }>('/v1/allocations?limit=1000');
+  return (
+    <>
+      <h1>Allocations</h1>
+      <p class="hint">Requests for a machine with certain properties, and the machines that they got.</p>
+      <Loaded of={read}>
+        {(v) =>
+          v.allocations.length === 0 ? (
+            <Empty title="There are no allocations.">
+              <Command text="openstack baremetal allocation create --resource-class compute.large --name web-1" />
+            </Empty>
+          ) : (
+            <Card title={plural(v.allocations.length, 'allocation')} wide>
+              <div class="scrolls">
+                <table class="stack">
+                  <thead>
+                    <tr>
+                      <th>Name</th>
+                      <th>State</th>
+                      <th>Machine</th>
+                      <th>Wanted</th>
+                      <th>Owner</th>
+                      <th>Made</th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {v.allocations.map((a) => (
+                      <tr key={a.uuid}>
+                        <td data-name="Name" class="words">
+                          {a.name ?? a.uuid}
+                        </td>
+                        <td data-name="State" class="words">
+                          <Sign kind={a.state === 'error' ? 'failed' : a.state === 'active' ? 'active' : 'working'} /> {a.state}
+                          {a.last_error && `: ${a.last_error}`}
+                        </td>
+                        <td data-name="Machine">
+                          {a.node_uuid ? <a href={'/ui/nodes/' + a.node_uuid}>{nameFor(a.node_uuid)}</a> : '–'}
+                        </td>
+                        <td data-name="Wanted" class="words">
+                          {[a.resource_class, ...(a.traits ?? [])].filter(Boolean).join(', ')}
+                        </td>
+                        <td data-name="Owner">{a.owner ?? '–'}</td>
+                        <td data-name="Made" class="num">
+                          <Time at={a.created_at} />
+                        </td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            </Card>
+          )
+        }
+      </Loaded>
+    </>
+  );
+}
+
+export const nameFor = (uuid: string) => fleet.value?.rows.get(uuid)?.name ?? uuid;
+
+interface Conductor {
+  hostname: string;
+  alive: boolean;
+  conductor_group: string;
+  updated_at: string | null;
+  drivers: string[];
+}
+
+export function ConductorsPage() {
+  const f = useStore(fleet);
+  const read = useRead<{ conductors: Conductor[] }>('/v1/conductors?detail=true');
+  const ends = useRead<{ certificates: { name: string; not_after: string }[] }>(may('ingot:read') ? '/ingot/v1/certificates' : null);
+  const rows = [...(f?.rows.values() ?? [])];
+  return (
+    <>
+      <h1>Conductors</h1>
+      <Loaded of={read}>
+        {(v) => (
+          <div class="columns">
+            {v.conductors.map((c) => {
+              const mine = rows.filter((n) => n.conductor === c.hostname);
+              const byKind = count(mine.map(kindOf));
+              return (
+                <Card key={c.hostname} title={c.hostname}>
+                  <p>
+                    <Sign kind={c.alive ? 'active' : 'failed'} /> {c.alive ? 'alive' : 'gone: others take its machines'}
+                  </p>
+                  <Facts
+                    of={[
+                      ['Machines', mine.length.toLocaleString('en')],
+                      ...kinds.filter((k) => byKind.get(k)).map((k) => [kindText[k], byKind.get(k)] as [string, number]),
+                      ['Conductor group', c.conductor_group || '–'],
+                      ['Last sign', <Time at={c.updated_at} />],
+                    ]}
+                  />
+                  <p class="hint words">{(c.drivers ?? []).join(', ')}</p>
+                </Card>
+              );
+            })}
+            {ends.value && ends.value.certificates.length > 0 && (
+              <Card title="Certificates">
+                <ul class="plain-list">
+                  {ends.value.certificates.map((c) => (
+                    <li key={c.name}>
+                      {c.name}: until <Time at={c.not_after} />
+                    </li>
+                  ))}
+                </ul>
+              </Card>
+            )}
+          </div>
+        )}
+      </Loaded>
+    </>
+  );
+}
+
+interface Setting {
+  key: string;
+  value: string;
+  default: string;
+  section: string;
+  text: string;
+}
+
+export function SettingsPage() {
+  const read = useRead<{ settings: Setting[] }>('/ingot/v1/settings');
+  const { query } = useStore(place);
+  const q = (query.get('q') ?? '').toLowerCase();
+  const changed = query.get('changed') !== null;
+  const list = useMemo(
+    () =>
+      (read.value?.settings ?? []).filter(
+        (s) => (!q || (s.key + s.text + s.value).toLowerCase().includes(q)) && (!changed || s.value !== s.default),
+      ),
+    [read.value, q, changed],
+  );
+  return (
+    <>
+      <h1>Settings</h1>
+      <p class="hint">Those that the conductor which answers here works with. They are set in its configuration file, and read at its start.</p>
+      <div class="tools">
+        <label class="search">
+          <span class="hidden">Search</span>
+          <input type="search" placeholder="Search" value={query.get('q') ?? ''} onInput={(e) => setQuery({ q: e.currentTarget.value })} />
+        </label>
+        <label>
+          <input type="checkbox" checked={changed} onChange={(e) => setQuery({ changed: e.currentTarget.checked ? '1' : null })} /> Only what
+          differs from the default
+        </label>
+      </div>
+      <Loaded of={read}>
+        {() =>
+          list.length === 0 ? (
+            <Empty title="No setting is like that." />
+          ) : (
+            <Card title={plural(list.length, 'setting')} wide>
+              <div class="scrolls">
+                <table class="stack settings">
+                  <thead>
+                    <tr>
+                      <th>Setting</th>
+                      <th>Value</th>
+                      <th>Meaning</th>
+                    </tr>
+                  </thead>
+                  <tbody>
+                    {list.map((s) => (
+                      <tr key={s.key}>
+                        <td data-name="Setting" class="words mono">
+                          {s.key}
+                        </td>
+                        <td data-name="Value" class="words mono">
+                          {s.value === s.default ? s.value || '–' : <strong>{s.value || '–'}</strong>}
+                        </td>
+                        <td data-name="Meaning" class="words">
+                          {s.text}
+                        </td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </div>
+            </Card>
+          )
+        }
+      </Loaded>
+    </>
+  );
+}

@@ -1,0 +1,98 @@
+// Virtual media: what is in the drives of a machine's controller.
+import { useState } from 'preact/hooks';
+import { ask, may } from './api';
+import { nameOf } from './actions';
+import type { Machine } from './node';
+import { Loaded, useRead } from './read';
+import { Card, Command, Fault, Field } from './parts';
+import { quote } from './format';
+
+interface Media {
+  device_type: string;
+  inserted: boolean;
+  image: string | null;
+  image_name: string | null;
+  connected_via: string | null;
+}
+
+const devices = ['cdrom', 'floppy', 'disk'];
+
+export function MediaTab({ n }: { n: Machine }) {
+  const read = useRead<{ vmedia?: Media[] } | Media[]>(`/v1/nodes/${n.uuid}/vmedia`);
+  const [device, setDevice] = useState('cdrom');
+  const [url, setURL] = useState('');
+  const [fault, setFault] = useState('');
+  const [done, setDone] = useState('');
+  const act = async (method: string, path: string, body: unknown, text: string) => {
+    setFault('');
+    setDone('');
+    try {
+      await ask(`/v1/nodes/${n.uuid}/vmedia${path}`, { method, body });
+      setDone(text);
+      read.again();
+    } catch (err) {
+      setFault((err as Error).message);
+    }
+  };
+  const name = quote(nameOf(n));
+  return (
+    <div class="columns">
+      <Card title="In the drives">
+        <Loaded of={read}>
+          {(v) => {
+            const list = Array.isArray(v) ? v : (v.vmedia ?? []);
+            return list.length === 0 ? (
+              <p class="hint">The controller reports no drives.</p>
+            ) : (
+              <ul class="plain-list">
+                {list.map((m, i) => (
+                  <li key={i} class="words">
+                    {m.device_type}: {m.inserted ? (m.image_name ?? m.image ?? 'something') : 'empty'}
+                  </li>
+                ))}
+              </ul>
+            );
+          }}
+        </Loaded>
+        {may('node:vmedia:detach', n) && (
+          <button type="button" onClick={() => act('DELETE', '', undefined, 'All media were taken out.')}>
+            Take all out
+          </button>
+        )}
+      </Card>
+      {may('node:vmedia:attach', n) && (
+        <Card title="Put one in">
+          <form
+            onSubmit={(e) => {
+              e.preventDefault();
+              void act('POST', '', { device_type: device, image_url: url }, 'The image is in the drive.');
+            }}
+          >
+            <Field label="Drive">
+              {(id) => (
+                <select id={id} value={device} onChange={(e) => setDevice(e.currentTarget.value)}>
+                  {devices.map((d) => (
+                    <option key={d}>{d}</option>
+                  ))}
+                </select>
+              )}
+            </Field>
+            <Field label="Image" hint="An address that the controller can reach.">
+              {(id) => (
+                <input id={id} type="url" required value={url} onInput={(e) => setURL(e.currentTarget.value)} autocomplete="off" />
+              )}
+            </Field>
+            <Command text={`openstack baremetal node vmedia attach ${name} ${device} ${quote(url || 'URL')}`} />
+            <button type="submit" class="main">
+              Put it in
+            </button>
+          </form>
+        </Card>
+      )}
+      <div class="wide" role="status">
+        {done}
+        <Fault text={fault} />
+      </div>
+    </div>
+  );
+}
