@@ -88,8 +88,13 @@ func (s *Server) forward(ctx context.Context, c *call.Call, to *engine.Elsewhere
 	}
 	s.logger(r)("a request is forwarded to the node's owner", "conductor", to.Conductor, "user",
 		c.User, "method", r.Method, "path", r.URL.Path, "request", id)
+	header := r.Header
+	if s.cfg.Tracer != nil {
+		header = r.Header.Clone()
+		s.cfg.Tracer.Pass(ctx, header)
+	}
 	a, err := s.cfg.Forward.Forward(ctx, to.Conductor, &peer.Request{ID: id, Actor: c.Actor, Base: c.Base,
-		Method: r.Method, URL: r.URL.RequestURI(), Host: r.Host, Header: r.Header, Body: body})
+		Method: r.Method, URL: r.URL.RequestURI(), Host: r.Host, Header: header, Body: body})
 	switch {
 	case errors.Is(err, peer.ErrNoAddress):
 		return nil, false, s.translate(to, c, id)

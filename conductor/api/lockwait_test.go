@@ -11,7 +11,8 @@ import (
 // not go is a 409.
 func TestLockWait(t *testing.T) {
 	locked := node.Node{Name: "held", Provision: node.Manageable, Reservation: "c9"}
-	f := newFixture(t, Config{LockWait: time.Minute}, locked)
+	var c counted
+	f := newFixture(t, Config{LockWait: time.Minute, Meter: &c}, locked)
 	id := f.want(200, "GET", "/v1/nodes/held", "")["uuid"].(string)
 	freed := make(chan error, 1)
 	time.AfterFunc(100*time.Millisecond, func() {
@@ -25,6 +26,10 @@ func TestLockWait(t *testing.T) {
 	}
 	if list := out["extra"].(map[string]any)["list"].([]any); len(list) != 2 {
 		t.Errorf("extra/list = %v, want [x y]", list)
+	}
+
+	if c.repeats == 0 {
+		t.Error("no repetition is counted")
 	}
 
 	f = newFixture(t, Config{LockWait: 50 * time.Millisecond}, locked)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/peer"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -14,30 +15,62 @@ import (
 type meter interface {
 	// Request is called when an answer was sent. route is the path in the table of routes, "" for what is no route.
 	Request(method, route string, code int, took time.Duration)
+	// Repeated is called when a request whose node was locked is tried again.
+	Repeated()
+}
+
+// tracer makes spans of requests.
+type tracer interface {
+	// Request begins the span of a request, and returns a context with it and what ends it.
+	Request(ctx context.Context, r *http.Request) (in context.Context, end func(route string, status int))
+	// Pass puts the trace of a context into a header, in place of one that is there.
+	Pass(ctx context.Context, h http.Header)
+	// TraceID is the ID of the trace of a context; "" without one.
+	TraceID(ctx context.Context) string
 }
 
 // served has the facts about a request whose answer was sent.
 type served struct {
-	began  time.Time
-	took   time.Duration // 0: until now
-	route  *call.Route   // nil: what was requested is none
-	status int
+	id       string
+	began    time.Time
+	took     time.Duration // 0: until now
+	route    *call.Route   // nil: what was requested is none
+	call     *call.Call    // nil: it was refused before its sender was known
+	node     *node.Node    // of the address; nil: it was not found, or not looked for
+	fields   []string      // of the body, see audit
+	target   string
+	status   int
+	location string
 }
 
-// served counts a request.
-func (s *Server) served(r *http.Request, seen *served, from *peer.Origin) {
-	if s.cfg.Meter == nil || from != nil {
-		return
+// path is the route's; "" for what is none.
+func (v *served) path() string {
+	if v.route == nil {
+		return ""
 	}
-	method, route := r.Method, ""
-	if seen.route != nil {
-		method, route = seen.route.Method, seen.route.Path
+	return v.route.Path
+}
+
+// served counts a request, and has one that would change something written into the audit log. Where it was forwarded
+// from has done both.
+func (s *Server) served(r *http.Request, seen *served, from *peer.Origin) {
+	if from != nil {
+		return
 	}
 	took := seen.took
 	if took == 0 {
 		took = time.Since(seen.began)
 	}
-	s.cfg.Meter.Request(method, route, seen.status, took)
+	if s.cfg.Meter != nil {
+		method := r.Method
+		if seen.route != nil {
+			method = seen.route.Method
+		}
+		s.cfg.Meter.Request(method, seen.path(), seen.status, took)
+	}
+	if s.audited(seen) {
+		s.cfg.Audit.Write(s.entry(r, seen, took))
+	}
 }
 
 // metricsPath is where scrapers look for metrics.

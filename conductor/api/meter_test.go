@@ -17,8 +17,9 @@ import (
 
 // counted keeps what was counted.
 type counted struct {
-	mu  sync.Mutex
-	all []string
+	mu      sync.Mutex
+	all     []string
+	repeats int
 }
 
 func (c *counted) Request(method, route string, code int, took time.Duration) {
@@ -29,6 +30,12 @@ func (c *counted) Request(method, route string, code int, took time.Duration) {
 		line += " in no time"
 	}
 	c.all = append(c.all, line)
+}
+
+func (c *counted) Repeated() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.repeats++
 }
 
 // TestRequestsAreCounted by their routes, whatever the addresses were, each once and with the status that was sent.

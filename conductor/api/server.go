@@ -164,6 +164,11 @@ type Config struct {
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 	// Meter, unless nil, counts requests. Those that another conductor has forwarded are counted there.
 	Meter meter
+	// Tracer, unless nil, makes a span of each request, and Audit, unless nil, a line of each that would change
+	// something; From returns the address of a request's client for that.
+	Tracer tracer
+	Audit  auditor
+	From   func(r *http.Request) string
 	// Metrics answers scrapes at /metrics; nil: they are not answered here.
 	Metrics http.Handler
 	// Forward has the owner of a node answer what only it can; nil: such requests are answered with 503.
@@ -217,7 +222,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.answer(w,
 
 // answer answers a request with an ID. from is where a forwarded one came from.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, id string, from *peer.Origin) {
-	seen := served{began: time.Now()}
+	seen := served{id: id, began: time.Now()}
+	if s.cfg.Tracer != nil {
+		ctx, end := s.cfg.Tracer.Request(r.Context(), r)
+		r = r.WithContext(ctx)
+		s.cfg.Tracer.Pass(ctx, w.Header())
+		defer func() { end(seen.path(), seen.status) }()
+	}
 	defer func() { s.served(r, &seen, from) }() // also of a request that is broken off by a panic
 	s.reply(w, r, id, from, &seen)
 }
@@ -245,7 +256,7 @@ func (s *Server) reply(w http.ResponseWriter, r *http.Request, id string, from *
 		s.fail(w, r, err)
 		return
 	}
-	seen.status = rep.Status
+	seen.status, seen.location = rep.Status, rep.Location
 	if rep.Location != "" {
 		w.Header().Set("Location", rep.Location)
 	}
@@ -345,6 +356,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 	}
 	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: cmp.Or(base, s.base(r)), Path: values, Actor: who,
 		User: who.String(), ResendAll: s.cfg.ResendCredentials}
+	seen.call = c
 	if rt != nil {
 		c.Mixed, c.Args = rt.Query == call.Members, rt.Args
 	}
@@ -399,7 +411,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 		if err := s.admit(r.Context(), c, rt); err != nil {
 			answer := s.translate(err, c, id)
 			if answer.Status == http.StatusForbidden {
-				s.log.Info("somebody asked for what they may not do", "user", c.User, "method", r.Method, "path",
+				s.log.InfoContext(r.Context(), "somebody asked for what they may not do", "user", c.User, "method", r.Method, "path",
 					r.URL.Path, "request", id)
 			}
 			return nil, answer
@@ -449,6 +461,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 			return nil, err
 		}
 	}
+	s.look(r.Context(), seen)
 	if err := c.CheckQuery(rt); err != nil {
 		return nil, err
 	}
@@ -472,6 +485,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 		case <-ctx.Done():
 			return nil, answer
 		}
+		if s.cfg.Meter != nil {
+			s.cfg.Meter.Repeated()
+		}
 		c.Body, _ = decode(raw) // again, because a handler may have changed its copy; decoding succeeded before
 		rep, elsewhere, answer = s.attempt(ctx, rt, c, id, tags)
 	}
@@ -492,8 +508,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 		} else {
 			status = rep.Status
 		}
-		s.log.Info("somebody asked for a change", "user", c.User, "method", r.Method, "path", r.URL.Path, "status",
-			status, "took", time.Since(began).Round(time.Microsecond), "request", id)
+		s.log.InfoContext(ctx, "somebody asked for a change", "user", c.User, "method", r.Method, "path", r.URL.Path,
+			"status", status, "took", time.Since(began).Round(time.Microsecond), "request", id)
 	}
 	return rep, answer
 }

@@ -35,9 +35,12 @@ import (
 	"github.com/ingot-metal/ingot/conductor/netboot/mdns"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
+	"github.com/ingot-metal/ingot/conductor/observe/audit"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
 	"github.com/ingot-metal/ingot/conductor/observe/health"
+	"github.com/ingot-metal/ingot/conductor/observe/logs"
 	"github.com/ingot-metal/ingot/conductor/observe/shortage"
+	"github.com/ingot-metal/ingot/conductor/observe/spans"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -53,6 +56,9 @@ const gcPercent = 50
 
 // fewFiles is a limit on open files that a few hundred nodes and callers can come to.
 const fewFiles = 4096
+
+// lastTraces is how long the traces that are queued may take to be sent when the conductor stops.
+const lastTraces = 3 * time.Second
 
 // stopLimit is how long connections may take to end by themselves when the conductor stops.
 const stopLimit = 10 * time.Second
@@ -78,18 +84,13 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	return serve(ctx, cfg, logger(cfg, stderr))
 }
 
-func logger(cfg config.Config, w io.Writer) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
-		level = slog.LevelInfo
-	}
-	o := &slog.HandlerOptions{
-		Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return redact.Attr(a) }}
+// logger makes the log of a conductor.
+func logger(cfg config.Config, w io.Writer) *logs.Log {
+	o := logs.Options{Level: cfg.LogLevel, Replace: redact.Attr, Trace: spans.TraceID}
 	if cfg.LogFormat == "json" {
-		o.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr { return quoted(redact.Attr(a)) }
-		return slog.New(slog.NewJSONHandler(w, o))
+		o.JSON, o.Replace = true, func(a slog.Attr) slog.Attr { return quoted(redact.Attr(a)) }
 	}
-	return slog.New(slog.NewTextHandler(w, o))
+	return logs.New(w, o)
 }
 
 // quoted is an attribute whose text does nothing to a terminal. The text format quotes such texts itself; JSON lets
@@ -112,7 +113,8 @@ func storeOptions(cfg config.Config) (store.Options, error) {
 }
 
 // serve starts the parts in order and stops them in the reverse one.
-func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
+func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) {
+	log := lines.Part("main")
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -131,9 +133,15 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	numbers := newNumbers(cfg, log)
+	numbers := newNumbers(cfg, lines.Part("metrics"))
+	asked, err := audit.Open(audit.Config{Conductor: cfg.Name(), File: cfg.Audit.File, Syslog: cfg.Audit.Syslog,
+		Count: numbers.Audit, Log: lines.Part("audit")})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, asked.Close()) }()
 	o.Meter = numbers
-	o.Log, o.Alone, o.Keep, o.NewInstallation = log, true, keep(cfg.History), cfg.NewInstallation
+	o.Log, o.Alone, o.Keep, o.NewInstallation = lines.Part("store"), true, keep(cfg.History), cfg.NewInstallation
 	o.Name = cfg.Name() // where a database can be shared
 	if o.URL == "" {    // else it is another machine's disk
 		o.Full = func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }
@@ -186,7 +194,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	machines := new(fake.Machines)
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
-	bmcs, err := services(cfg, log)
+	bmcs, err := services(cfg, lines.Part("controllers"))
 	if err != nil {
 		return err
 	}
@@ -197,11 +205,24 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if ec.PhoneHomeKey, err = ca.PhoneHomeKey(); err != nil {
 		return err
 	}
-	ec.Inspection, ec.Meter = inspections, work{numbers}
+	var sent *spans.Exporter
+	if cfg.Traces.Endpoint != "" {
+		if sent, err = spans.New(ctx, spans.Config{Endpoint: cfg.Traces.Endpoint, Percent: cfg.Traces.Percent,
+			Hostname: cfg.Name(), Marks: st, Count: numbers.Spans, Log: lines.Part("traces")}); err != nil {
+			return err
+		}
+		defer func() {
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTraces)
+			defer cancel()
+			sent.Close(last)
+		}()
+	}
+	ec.Inspection, ec.Meter = inspections, work{numbers, sent}
 	if o.URL != "" {
 		ec.Conductors = others
 	}
-	en := engine.New(st, drivers{powerDrivers(machines, toAgents, bmcs), types, log}, nil, nets, ec, log)
+	open := drivers{powerDrivers(machines, toAgents, bmcs), types, lines.Part("controllers")}
+	en := engine.New(st, open, nil, nets, ec, lines.Part("engine"))
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
@@ -214,7 +235,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()},
 		Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies, Count: numbers.Agent,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-	}, log)
+	}, lines.Part("agents"))
 	if err != nil {
 		return err
 	}
@@ -241,7 +262,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		if boot.ImageKey, err = ca.BootImageKey(); err != nil {
 			return err
 		}
-		if nb, err = netboot.New(st, *boot, log); err != nil {
+		if nb, err = netboot.New(st, *boot, lines.Part("boot")); err != nil {
 			return err
 		}
 		en.SetBootImages(nb)
@@ -251,12 +272,12 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		nb.SetTurns(func() func(string) int { return others.Turns(*segment) })
 	}
 
-	allocator := alloc.New(st, log)
+	allocator := alloc.New(st, lines.Part("allocations"))
 	clients, err := limit.ParseClients(cfg.API.TrustedProxies)
 	if err != nil {
 		return fmt.Errorf("api.trusted_proxies: %w", err)
 	}
-	who, err := authentication(cfg, clients, log)
+	who, err := authentication(cfg, clients, lines.Part("login"))
 	if err != nil {
 		return err
 	}
@@ -268,7 +289,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	var between *peers // conductors
 	reachPeer := ""
 	if o.URL != "" {
-		if between, err = openPeers(cfg, ca, others, reach, short.Listener, log); err != nil {
+		if between, err = openPeers(cfg, ca, others, reach, short.Listener, lines.Part("peers")); err != nil {
 			return err
 		}
 		defer between.close()
@@ -282,7 +303,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 				state = postgres.Draining
 			}
 			return st.Describe(ctx, state, said)
-		}}, log)
+		}}, lines.Part("drain"))
 	ac := api.Config{
 		Leaving: drainer.Leaving,
 		Warmth:  en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
@@ -301,14 +322,20 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			return out
 		},
 	}
-	ac.Meter = numbers
+	ac.Meter, ac.From = numbers, func(r *http.Request) string { return clients.Address(r).String() }
+	if sent != nil {
+		ac.Tracer = sent
+	}
+	if asked != nil {
+		ac.Audit = asked
+	}
 	if cfg.Metrics.API {
 		ac.Metrics = numbers.Handler()
 	}
 	if between != nil {
 		ac.Forward = between.client
 	}
-	handler, err := api.New(st, en, ac, log)
+	handler, err := api.New(st, en, ac, lines.Part("api"))
 	if err != nil {
 		return err
 	}
@@ -330,17 +357,17 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if cfg.API.TLSCert != "" {
 		limited = limit.Listen
 	}
-	apiListener = limited(short.Listener(apiListener), "api", cfg.Limits.API(), clients, log)
-	if apiListener, err = encrypted(cfg, apiListener, log); err != nil {
+	apiListener = limited(short.Listener(apiListener), "api", cfg.Limits.API(), clients, lines.Part("api"))
+	if apiListener, err = encrypted(cfg, apiListener, lines.Part("api")); err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
 	agentListener, err := net.Listen("tcp", cfg.Agents.Listen)
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for agents: %w", err), apiListener.Close())
 	}
-	agentListener = limit.Listen(agentListener, "agents", cfg.Limits.Agents(), nil, log)
+	agentListener = limit.Listen(agentListener, "agents", cfg.Limits.Agents(), nil, lines.Part("agents"))
 
-	scraped, err := openScrapes(cfg, numbers.Handler(), who.who, short.Listener, log)
+	scraped, err := openScrapes(cfg, numbers.Handler(), who.who, short.Listener, lines.Part("metrics"))
 	if err != nil {
 		return errors.Join(err, apiListener.Close(), agentListener.Close())
 	}
@@ -391,11 +418,13 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		func() { watchCertificates(gctx, cfg, log, time.Now) },
 		func() { drainer.Run(actCtx) },
 		func() { allocator.Run(actCtx) },
-		func() { poolRunner(cfg, st, en, hub, log).Run(actCtx) },
+		func() { sent.Run(gctx) },
+		func() { reopen(gctx, asked, log) },
+		func() { poolRunner(cfg, st, en, hub, lines.Part("pools")).Run(actCtx) },
 		func() {
 			health.New(st, behind, health.Config{Hostname: cfg.Name(), Here: en.Here, Interval: cfg.Health.Interval,
 				AtOnce: cfg.Health.AtOnce, Faults: cfg.Health.Faults,
-				Meter: healthNumbers{numbers, types}}, log).Run(actCtx)
+				Meter: healthNumbers{numbers, types}}, lines.Part("health")).Run(actCtx)
 		},
 	} {
 		g.Go(func() error {
@@ -404,8 +433,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		})
 	}
 	g.Go(func() error {
-		if err := drainer.Serve(gctx, cfg.DataDir); err != nil {
-			log.Warn("ingotd drain can't reach this conductor", "err", err)
+		if err := drainer.Serve(gctx, cfg.DataDir, levels(lines)); err != nil {
+			log.Warn("ingotd drain and log-level can't reach this conductor", "err", err)
 		}
 		return nil
 	})
@@ -437,11 +466,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			}
 		}()
 	}
-	root, err := dashboard(cfg, handler, who, ca, clients, bodies, log)
+	root, err := dashboard(cfg, handler, who, ca, clients, bodies, lines.Part("dashboard"))
 	if err != nil {
 		return err
 	}
-	web := limit.HTTP(root, log)
+	web := limit.HTTP(root, lines.Part("api"))
 	g.Go(func() error {
 		if err := web.Serve(apiListener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve the API: %w", err)
@@ -449,7 +478,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return nil
 	})
 	if between != nil {
-		between.answer(handler, bodies, log)
+		between.answer(handler, bodies, lines.Part("peers"))
 		g.Go(between.serve)
 	}
 	if scraped != nil {

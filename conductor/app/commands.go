@@ -36,6 +36,8 @@ func commands() []command {
 			"look at everything that the conductor needs, whether it runs or not, and say what to do", examine},
 		{"drain", "[--timeout DURATION] [--stop] | --undo",
 			"hand the nodes of the running conductor over to the others, and wait until it has none", drainNodes},
+		{"log-level", "[[PART=]LEVEL ...]",
+			"show or change what the running conductor logs, by part or all of it, until it is stopped", logLevel},
 		{"restore", "[--key FILE] FILE",
 			"put a backup into a data directory that is empty, or whose database can't be used", restore},
 		{"migrate-store", "--from URL --to URL [--dry-run]",

@@ -47,7 +47,7 @@ func testServices(t *testing.T) redfishServices {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Fetch.Allow = []string{"127.0.0.0/8"}
-	s, err := services(cfg, logger(cfg, t.Output()))
+	s, err := services(cfg, logger(cfg, t.Output()).Part("controllers"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func testServices(t *testing.T) redfishServices {
 func TestEveryInterfaceIsThere(t *testing.T) {
 	machines := new(fake.Machines)
 	d := drivers{powerDrivers(machines, new(agentLink), testServices(t)), driver.All(), nil}
-	d.log = logger(config.Default(), t.Output())
+	d.log = logger(config.Default(), t.Output()).Part("controllers")
 	set := plugs(driver.All(), machines, testServices(t))
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)

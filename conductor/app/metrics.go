@@ -21,6 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
 	"github.com/ingot-metal/ingot/conductor/observe/metrics"
+	"github.com/ingot-metal/ingot/conductor/observe/spans"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
@@ -78,8 +79,17 @@ func newNumbers(cfg config.Config, log *slog.Logger) *metrics.Set {
 		Log: log})
 }
 
-// work counts what the engine and the health's runner do, in the words of metrics.
-type work struct{ *metrics.Set }
+// work counts what the engine and the health's runner do, in the words of metrics, and has jobs traced.
+type work struct {
+	*metrics.Set
+	sent *spans.Exporter // nil: no traces
+}
+
+// JobEnded counts a job that is over.
+func (w work) JobEnded(n *node.Node, j *node.Job) {
+	w.Set.JobEnded(n, j)
+	w.sent.JobEnded(n, j)
+}
 
 // Called counts a call to a controller.
 func (w work) Called(iface, vendor, call string, took time.Duration, err error) {
@@ -99,7 +109,7 @@ type healthNumbers struct {
 // HealthRead counts the call to the controller.
 func (h healthNumbers) HealthRead(n *node.Node, took time.Duration, err error) {
 	vendor, _ := n.Properties["vendor"].(string)
-	work{h.Set}.Called(h.types.Interface(n, "management"), vendor, "read health", took, err)
+	work{h.Set, nil}.Called(h.types.Interface(n, "management"), vendor, "read health", took, err)
 }
 
 // openScrapes opens the listener for metrics; nil when none is configured.

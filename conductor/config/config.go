@@ -23,6 +23,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
+	"github.com/ingot-metal/ingot/conductor/observe/audit"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
@@ -57,6 +58,8 @@ type Config struct {
 	Limits   Limits   `yaml:"limits"`
 	History  History  `yaml:"history"`
 	Metrics  Metrics  `yaml:"metrics"`
+	Audit    Audit    `yaml:"audit"`
+	Traces   Traces   `yaml:"traces"`
 
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
@@ -302,6 +305,18 @@ type Metrics struct {
 	NodeSeries     int    `yaml:"node_series"`
 }
 
+// Audit says where lines about requested changes go.
+type Audit struct {
+	File   string `yaml:"file"`
+	Syslog string `yaml:"syslog"`
+}
+
+// Traces says where traces are sent.
+type Traces struct {
+	Endpoint string `yaml:"endpoint"`
+	Percent  int    `yaml:"percent"`
+}
+
 // Health is how controllers are asked how their machines are.
 type Health struct {
 	Interval time.Duration `yaml:"interval"`
@@ -430,6 +445,10 @@ func (c Config) checkRest() []check {
 	_, signs := signoflife.Parse(c.Deploy.SignOfLife)
 	_, fetches := dial.Parse(c.Fetch.Allow)
 	_, knocks := dial.Parse(c.SignOfLife.Networks)
+	var syslog error
+	if c.Audit.Syslog != "" {
+		_, _, syslog = audit.Server(c.Audit.Syslog)
+	}
 	scraped, _, _ := net.SplitHostPort(c.Metrics.Listen)
 	// At a lower rate the fetching agent gives up and asks another one.
 	const leastUpload, leastBody = 1_000_000, 128 << 20
@@ -447,6 +466,11 @@ func (c Config) checkRest() []check {
 		{c.Metrics.Listen != "" && !loopback(scraped) && c.API.Auth == "none" && !c.Metrics.InsecureListen,
 			"metrics.listen", fmt.Sprintf(
 				"%s is reachable from other machines, and clients don't have to authenticate; listen on 127.0.0.1, set api.auth to http_basic, or set metrics.insecure_listen if the network is closed to all but administrators", c.Metrics.Listen)},
+		{c.Audit.File != "" && !filepath.IsAbs(c.Audit.File), "audit.file",
+			fmt.Sprintf("%q is not an absolute path", c.Audit.File)},
+		{syslog != nil, "audit.syslog", fmt.Sprint(syslog)},
+		{c.Traces.Endpoint != "" && !isAddress(c.Traces.Endpoint), "traces.endpoint",
+			fmt.Sprintf("%q is not an address such as http://collector.example:4318", c.Traces.Endpoint)},
 		{c.Power.SyncInterval == 0, "power.sync_interval",
 			"is zero; use a negative duration to read power states only when needed"},
 		{c.Swarm.UploadLimit != 0 && c.Swarm.UploadLimit < leastUpload, "swarm.upload_limit",

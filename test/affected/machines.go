@@ -90,6 +90,7 @@ var machines = []line{
 	{"test/compat", "conductor/api/... conductor/app conductor/config conductor/node conductor/rest"},
 
 	{"tools/demo", "conductor/observe/trace images/build tools/cmd/ingot tools/demo tools/lab"},
+	{"tools/monitoring", "tools/monitoring conductor/observe/metrics conductor/app"},
 	{"tools/lab", "tools/lab/..."},
 	{"tools/cli", "conductor/client conductor/agents/erasure conductor/observe/trace images/inspect images/publish tools/..."},
 	{"images/build", "images/build initramfs/archive initramfs/kernel"},

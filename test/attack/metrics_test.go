@@ -1,9 +1,12 @@
 package attack
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,5 +107,51 @@ func TestScrapeFlood(t *testing.T) {
 	}
 	if status, _ := w.scrape(anonymous, "GET", fmt.Sprintf("http://%s/metrics", at)); status != 200 {
 		t.Errorf("a scrape after the flood = %d", status)
+	}
+}
+
+// TestAuditLogHasNoSecrets: whatever a client sends, as values of bodies, of queries and of headers, also in requests
+// that are refused or make no sense, is in no line of the audit log, and no client can make a line of its own.
+func TestAuditLogHasNoSecrets(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "audit.log")
+	w := newWorld(t, "audit.file="+file)
+	id := w.node("n", `"driver_info":{"ipmi_password":"canary-1"}`)
+	w.want(200, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_password","value":"canary-2"}]`)
+	w.state("n", "manage", "manageable")
+	w.state("n", "provide", "available")
+	w.ask(olga, "PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":"canary-3"}`, newest...)
+	w.ask(olga, "PUT", "/v1/nodes/n/states/provision", `{"target":"rescue","rescue_password":"canary-4"}`, newest...)
+	w.ask(root, "POST", "/ingot/v1/nodes/n/controller_password", `{"password":"canary-5"}`)
+	w.ask(root, "POST", "/v1/nodes/n/vendor_passthru/x?password=canary-6", `{"password":"canary-7"}`, newest...)
+	w.ask(eve, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/x","value":"canary-8"}]`)
+	w.ask(olga, "PATCH", "/v1/nodes/n", `{"password":"canary-9"`)
+	w.ask(olga, "POST", "/v1/nodes", `"canary-10"`)
+	w.ask(anonymous, "POST", "/v1/nodes", `{"driver":"canary-11"}`, "X-Auth-Token", "canary-12", "User-Agent",
+		"canary-13")
+	forged := "x\"}\n{\"user\":\"forged\"}"
+	w.ask(olga, "PATCH", "/v1/nodes/"+strings.ReplaceAll(forged, "\n", "%0a"), `[{"op":"add","path":"`+
+		strings.NewReplacer("\n", `\n`, `"`, `\"`).Replace(forged)+`","value":1}]`)
+	var text string
+	kit.Eventually(t, time.Minute, "the last request is in the audit log", func() bool {
+		b, err := os.ReadFile(file)
+		text = string(b)
+		return err == nil && strings.Contains(text, "forged")
+	})
+	w.absent("the audit log", text, "canary-", w.tokens[olga], w.tokens[root])
+	users := map[string]int{}
+	for line := range strings.Lines(text) {
+		var e struct{ User, Node, Route string }
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Errorf("a line that is none: %q, %v", line, err)
+		}
+		name, _, _ := strings.Cut(e.User, " ")
+		users[name]++
+		if e.Route == "/v1/nodes/{node}" && name == eve && e.Node != "" {
+			t.Errorf("the line of one who may not see the node names it: %s", line)
+		}
+	}
+	if users[olga] < 6 || users[root] < 3 || users[eve] != 1 || users["forged"] > 0 || users[""] > 0 ||
+		!strings.Contains(text, `"node":"`+id+`"`) {
+		t.Errorf("lines by user: %v", users)
 	}
 }

@@ -43,6 +43,7 @@ var suites = []suite{
 	{pkg: "tools/demo", apart: true, needs: []string{made.Programs, made.Debian}},
 	{pkg: "tools/lab", apart: true},
 	{pkg: "tools/cli", needs: []string{made.Programs}},
+	{pkg: "tools/monitoring", needs: []string{made.Programs}},
 	{pkg: "images/build", apart: true},
 	{pkg: "initramfs/build", apart: true},
 

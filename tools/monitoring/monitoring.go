@@ -153,6 +153,8 @@ func conductors() Board {
 			"{{instance}}"}),
 		series("Open files", "none", here("process_open_fds")...),
 		series("Longest silence of a connected agent", "s", here("ingot_agent_silence_seconds")...),
+		series("Audit log", "ops", Query{per("ingot_audit_lines_total", "sink, outcome"), "{{sink}} {{outcome}}"}),
+		series("Spans of traces", "ops", Query{per("ingot_traces_spans_total", "outcome"), "{{outcome}}"}),
 		series("Time of scrapes", "s", quantiles("ingot_metrics_scrape_seconds", "instance", "{{instance}}")...),
 	}}
 }

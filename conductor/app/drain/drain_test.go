@@ -229,7 +229,7 @@ func serve(t *testing.T, dir string, d *Drainer) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 2)
-	go func() { done <- d.Serve(ctx, dir) }()
+	go func() { done <- d.Serve(ctx, dir, nil) }()
 	go func() { d.Run(ctx); done <- nil }()
 	end = sync.OnceFunc(func() {
 		stop()

@@ -60,8 +60,9 @@ func mine(c *net.UnixConn) bool {
 	return peer.Uid == 0 || int(peer.Uid) == os.Geteuid()
 }
 
-// Serve answers commands at the socket in the data directory dir, whose lock the caller has, until ctx ends.
-func (d *Drainer) Serve(ctx context.Context, dir string) error {
+// Serve answers commands at the socket in the data directory dir, whose lock the caller has, until ctx ends. more are
+// further commands, by method and path.
+func (d *Drainer) Serve(ctx context.Context, dir string, more map[string]http.HandlerFunc) error {
 	var l *net.UnixListener
 	err := at(dir, func(path string) (err error) {
 		if err = os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // that of a process that was killed
@@ -76,7 +77,7 @@ func (d *Drainer) Serve(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("listen for commands in the data directory: %w", err)
 	}
-	srv := &http.Server{Handler: d.handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
+	srv := &http.Server{Handler: d.handler(more), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() }) // those who wait for an answer see the end
 	defer stop()
 	err = srv.Serve(own{l})
@@ -88,8 +89,11 @@ func (d *Drainer) Serve(ctx context.Context, dir string) error {
 }
 
 // handler answers commands.
-func (d *Drainer) handler() http.Handler {
+func (d *Drainer) handler(more map[string]http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
+	for pattern, h := range more {
+		mux.HandleFunc(pattern, h)
+	}
 	answer := func(w http.ResponseWriter, err error) {
 		if err != nil {
 			status := http.StatusInternalServerError
@@ -181,30 +185,35 @@ func (c *Client) Stop(ctx context.Context) error {
 const largestAnswer = 1 << 20
 
 func (c *Client) send(ctx context.Context, method, what string) (s Status, err error) {
+	return s, c.Ask(ctx, method, what, &s)
+}
+
+// Ask sends a command, and decodes its answer into out.
+func (c *Client) Ask(ctx context.Context, method, what string, out any) error {
 	req, err := http.NewRequestWithContext(ctx, method, "http://ingotd/"+what, nil)
 	if err != nil {
-		return s, err
+		return err
 	}
 	resp, err := c.http.Do(req)
 	var off *NotRunningError
 	switch {
 	case errors.As(err, &off):
-		return s, off
+		return off
 	case err != nil:
-		return s, fmt.Errorf("ask the ingotd of %s: %w", c.dir, err)
+		return fmt.Errorf("ask the ingotd of %s: %w", c.dir, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, largestAnswer))
 	switch {
 	case err != nil:
-		return s, fmt.Errorf("ask the ingotd of %s: %w", c.dir, err)
+		return fmt.Errorf("ask the ingotd of %s: %w", c.dir, err)
 	case resp.StatusCode == http.StatusConflict:
-		return s, ErrAlone
+		return ErrAlone
 	case resp.StatusCode != http.StatusOK:
-		return s, fmt.Errorf("the ingotd of %s: %s", c.dir, strings.TrimSpace(string(body)))
+		return fmt.Errorf("the ingotd of %s: %s", c.dir, strings.TrimSpace(string(body)))
 	}
-	if err := json.Unmarshal(body, &s); err != nil {
-		return s, fmt.Errorf("the ingotd of %s gave no answer that is understood: %w", c.dir, err)
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("the ingotd of %s gave no answer that is understood: %w", c.dir, err)
 	}
-	return s, nil
+	return nil
 }

@@ -53,6 +53,7 @@ type Set struct {
 	engine engineNumbers
 	boot   bootNumbers
 	nodes  nodeSeries
+	sent   sentNumbers
 
 	series   *prometheus.GaugeVec
 	asker    *asker
@@ -71,7 +72,7 @@ func New(cfg Config) *Set {
 		s.now = time.Now
 	}
 	s.api = newAPI(s)
-	s.store, s.engine, s.boot = newStore(s), newEngine(s), newBoot(s)
+	s.store, s.engine, s.boot, s.sent = newStore(s), newEngine(s), newBoot(s), newSent(s)
 	s.nodes = nodeSeries{most: cfg.NodeSeries, fresh: cfg.Fresh, byUUID: map[string]*machine{}}
 	s.scraped = s.histogram("ingot_metrics_scrape_seconds", "Time to make and send the answer to a scrape.", short).
 		WithLabelValues()

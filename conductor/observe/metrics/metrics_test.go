@@ -138,12 +138,13 @@ func TestCounted(t *testing.T) {
 	s.Request("GET", "/v1/nodes", 200, time.Millisecond)
 	s.Request("GET", "/v1/nodes", 200, time.Millisecond)
 	s.Request("BREW", "", 405, time.Millisecond)
+	s.Repeated()
 	s.Statement("SELECT 1", time.Millisecond)
 	s.Statement("PRAGMA x", time.Millisecond)
 	s.StatementFailed("busy")
 	s.Group(3)
 	got := scrape(t, s)
-	want(t, got, "ingot_api", map[string]float64{
+	want(t, got, "ingot_api", map[string]float64{`ingot_api_repeats_total{}`: 1,
 		`ingot_api_request_seconds{code="200",method="GET",route="/v1/nodes"}`: 2,
 		`ingot_api_request_seconds{code="405",method="other",route="other"}`:   1})
 	want(t, got, "ingot_store_statement", map[string]float64{

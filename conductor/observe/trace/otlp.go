@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -51,38 +52,76 @@ type (
 	}
 )
 
-func text(key, value string) otlpAttribute {
-	return otlpAttribute{key, map[string]any{"stringValue": value}}
+// Flat is a span with its place in its trace. The same trace has the same IDs each time.
+type Flat struct {
+	Trace, Span, Parent string // hex; Parent is "" at the root
+	Name, Kind          string
+	Begin, End          time.Time
+	Attributes          []Attribute
+	Failed              bool
+	Detail              string // of what failed
 }
 
-func number(key string, value int64) otlpAttribute {
-	return otlpAttribute{key, map[string]any{"intValue": strconv.FormatInt(value, 10)}}
+// Attribute is a fact about a span: a string, an int64 or a float64.
+type Attribute struct {
+	Key   string
+	Value any
 }
 
-// OTLP makes traces of a node a document as OpenTelemetry's collectors take it. The same trace has the same IDs each
-// time.
+// Spans lists the spans of a trace, each after the one that it is in.
+func Spans(t rest.Trace) []Flat {
+	e := encoder{trace: traceID(t.JobID)}
+	root := e.span("", "root", rest.Span{Name: t.Phase, Kind: "job", Begin: t.Begin, End: t.End})
+	root.Attributes = append(root.Attributes, Attribute{"ingot.job", t.JobID},
+		Attribute{"ingot.firmware_boots", int64(t.FirmwareBoots)}, Attribute{"ingot.kexecs", int64(t.Kexecs)},
+		Attribute{"ingot.attributed", t.Attributed})
+	if t.Outcome != "" {
+		root.Attributes = append(root.Attributes, Attribute{"ingot.outcome", string(t.Outcome)})
+	}
+	if o := string(t.Outcome); strings.HasSuffix(o, " failed") || o == "error" {
+		root.Failed, root.Detail = true, o
+	}
+	out := []Flat{root}
+	e.below(root.Span, "root", t.Spans, &out)
+	return out
+}
+
+// OTLP makes traces of a node a document as OpenTelemetry's collectors take it.
 func OTLP(nodeUUID string, traces []rest.Trace) ([]byte, error) {
 	doc := otlpDocument{ResourceSpans: []otlpResourceSpans{{
-		Resource:   otlpResource{[]otlpAttribute{text("service.name", "ingot"), text("ingot.node", nodeUUID)}},
+		Resource:   otlpResource{attributes([]Attribute{{"service.name", "ingot"}, {"ingot.node", nodeUUID}})},
 		ScopeSpans: []otlpScopeSpans{{Scope: otlpScope{"ingot/deployment"}, Spans: []otlpSpan{}}},
 	}}}
 	spans := &doc.ResourceSpans[0].ScopeSpans[0].Spans
 	for _, t := range traces {
-		e := encoder{trace: traceID(t.JobID)}
-		root := e.span("", "root", rest.Span{Name: t.Phase, Kind: "job", Begin: t.Begin, End: t.End})
-		root.Attributes = append(root.Attributes, text("ingot.job", t.JobID),
-			number("ingot.firmware_boots", int64(t.FirmwareBoots)), number("ingot.kexecs", int64(t.Kexecs)),
-			otlpAttribute{"ingot.attributed", map[string]any{"doubleValue": t.Attributed}})
-		if t.Outcome != "" {
-			root.Attributes = append(root.Attributes, text("ingot.outcome", string(t.Outcome)))
+		for _, s := range Spans(t) {
+			o := otlpSpan{TraceID: s.Trace, SpanID: s.Span, Parent: s.Parent, Name: s.Name, Kind: 1,
+				Begin: strconv.FormatInt(s.Begin.UnixNano(), 10), End: strconv.FormatInt(s.End.UnixNano(), 10),
+				Attributes: attributes(s.Attributes)}
+			if s.Failed {
+				o.Status = otlpStatus{Code: 2, Message: s.Detail}
+			}
+			*spans = append(*spans, o)
 		}
-		if o := string(t.Outcome); strings.HasSuffix(o, " failed") || o == "error" {
-			root.Status = otlpStatus{Code: 2, Message: o}
-		}
-		*spans = append(*spans, root)
-		e.below(root.SpanID, "root", t.Spans, spans)
 	}
 	return json.MarshalIndent(doc, "", "  ")
+}
+
+// attributes writes attributes with their types.
+func attributes(list []Attribute) (out []otlpAttribute) {
+	for _, a := range list {
+		value := map[string]any{}
+		switch v := a.Value.(type) {
+		case int64:
+			value["intValue"] = strconv.FormatInt(v, 10)
+		case float64:
+			value["doubleValue"] = v
+		default:
+			value["stringValue"] = v
+		}
+		out = append(out, otlpAttribute{a.Key, value})
+	}
+	return out
 }
 
 // traceID is a job's ID, which has the right length when it is a UUID.
@@ -98,34 +137,31 @@ func traceID(job string) string {
 type encoder struct{ trace string }
 
 // span makes a span; place identifies it within its trace.
-func (e encoder) span(parent, place string, s rest.Span) otlpSpan {
+func (e encoder) span(parent, place string, s rest.Span) Flat {
 	sum := sha256.Sum256([]byte(e.trace + " " + place))
-	out := otlpSpan{
-		TraceID: e.trace, SpanID: hex.EncodeToString(sum[:8]), Parent: parent, Name: s.Name, Kind: 1,
-		Begin: strconv.FormatInt(s.Begin.UnixNano(), 10), End: strconv.FormatInt(s.End.UnixNano(), 10),
-		Attributes: []otlpAttribute{text("ingot.kind", s.Kind)},
-	}
+	out := Flat{Trace: e.trace, Span: hex.EncodeToString(sum[:8]), Parent: parent, Name: s.Name, Kind: s.Kind,
+		Begin: s.Begin, End: s.End, Attributes: []Attribute{{"ingot.kind", s.Kind}}}
 	if s.Step != "" {
-		out.Attributes = append(out.Attributes, text("ingot.step", s.Step))
+		out.Attributes = append(out.Attributes, Attribute{"ingot.step", s.Step})
 	}
 	if s.Detail != "" {
-		out.Attributes = append(out.Attributes, text("ingot.detail", s.Detail))
+		out.Attributes = append(out.Attributes, Attribute{"ingot.detail", s.Detail})
 	}
 	if s.Bytes > 0 {
-		out.Attributes = append(out.Attributes, number("ingot.bytes", int64(s.Bytes)),
-			number("ingot.rate", int64(s.Rate)))
+		out.Attributes = append(out.Attributes, Attribute{"ingot.bytes", int64(s.Bytes)},
+			Attribute{"ingot.rate", int64(s.Rate)})
 	}
 	if s.Failed {
-		out.Status = otlpStatus{Code: 2, Message: s.Detail}
+		out.Failed, out.Detail = true, s.Detail
 	}
 	return out
 }
 
-func (e encoder) below(parent, place string, spans []rest.Span, out *[]otlpSpan) {
+func (e encoder) below(parent, place string, spans []rest.Span, out *[]Flat) {
 	for i, s := range spans {
 		here := place + "/" + strconv.Itoa(i)
 		o := e.span(parent, here, s)
 		*out = append(*out, o)
-		e.below(o.SpanID, here, s.Spans, out)
+		e.below(o.Span, here, s.Spans, out)
 	}
 }
