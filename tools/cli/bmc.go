@@ -110,14 +110,14 @@ func (p *program) showControllers(found []discover.Controller, all bool) error {
 			shown = append(shown, found[i])
 		}
 	}
-	if p.output == "json" {
-		return p.printJSON(shown)
+	if p.values() {
+		return p.print(shown)
 	}
 	if len(shown) == 0 {
 		p.note("Nothing answers at any of %d addresses.", len(found))
 		return nil
 	}
-	return table(p.stdout, []string{"ADDRESS", "FINGERPRINT", "VENDOR", "PRODUCT", "REDFISH", "FAULT"},
+	return p.table([]string{"ADDRESS", "FINGERPRINT", "VENDOR", "PRODUCT", "REDFISH", "FAULT"},
 		mapped(shown, func(c *discover.Controller) []string {
 			return []string{c.Address, cmp.Or(c.Fingerprint, "-"), cmp.Or(c.Vendor, "-"), cmp.Or(c.Product, "-"),
 				cmp.Or(c.Version, "-"), cmp.Or(c.Fault, "-")}

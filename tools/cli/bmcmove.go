@@ -84,11 +84,11 @@ func (p *program) eachNode(ctx context.Context, names []string, do func(row *out
 			failed++
 		}
 	}
-	if p.output == "json" {
-		if err := p.printJSON(all); err != nil {
+	if p.values() {
+		if err := p.print(all); err != nil {
 			return err
 		}
-	} else if err := table(p.stdout, []string{"NAME", "RESULT", "CHANGE", "ERROR"},
+	} else if err := p.table([]string{"NAME", "RESULT", "CHANGE", "ERROR"},
 		mapped(all, func(m *outcome) []string {
 			return []string{m.Name, m.Result, cmp.Or(m.Change, "-"), cmp.Or(m.Error, "-")}
 		})); err != nil {

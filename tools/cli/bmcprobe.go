@@ -135,8 +135,8 @@ func saveProbe(f probing, a probe.Archive) error {
 
 // showProbe prints a report.
 func (p *program) showProbe(r *probe.Report) error {
-	if p.output == "json" {
-		return p.printJSON(r)
+	if p.values() {
+		return p.print(r)
 	}
 	rows := [][]string{{"vendor", cmp.Or(r.Vendor, "-")}, {"product", cmp.Or(r.Product, "-")},
 		{"Redfish", cmp.Or(r.Version, "-")}}
@@ -148,11 +148,11 @@ func (p *program) showProbe(r *probe.Report) error {
 		rows = append(rows, listed("row", m.Rows)...)
 	}
 	rows = append(rows, listed("note", r.Notes)...)
-	if err := table(p.stdout, []string{"WHAT", "VALUE"}, rows); err != nil {
+	if err := p.table([]string{"WHAT", "VALUE"}, rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(p.stdout)
-	return table(p.stdout, []string{"MS", "STATUS", "BYTES", "PATH", "FAULT"},
+	return p.table([]string{"MS", "STATUS", "BYTES", "PATH", "FAULT"},
 		mapped(r.Calls, func(c *probe.Call) []string {
 			return []string{fmt.Sprint(c.Millis), fmt.Sprint(c.Status), fmt.Sprint(c.Bytes), c.Path,
 				cmp.Or(c.Fault, "-")}

@@ -113,8 +113,8 @@ func (p *program) ramdiskInspect() *cobra.Command {
 }
 
 func (p *program) showRamdisk(r *initramfs.Report, all bool) error {
-	if p.output == "json" {
-		return p.printJSON(r.Manifest)
+	if p.values() {
+		return p.print(r.Manifest)
 	}
 	return r.Print(p.stdout, all)
 }
@@ -155,8 +155,8 @@ func (p *program) imageBuild() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("build %s image: %w", args[0], err)
 		}
-		if p.output == "json" {
-			return p.printJSON(r.Image)
+		if p.values() {
+			return p.print(r.Image)
 		}
 		return r.Print(p.stdout)
 	})

@@ -2,7 +2,7 @@
 // images and the virtual lab.
 //
 // Run does all the work of the program, so that tests call it as a user would. Commands write what was asked for to
-// stdout, in a table or with -o json as the API's JSON, and everything else (progress, warnings, questions) to stderr.
+// stdout, in a table or as -o says (package render), and everything else (progress, warnings, questions) to stderr.
 // A command that starts work on a node waits for its end and shows how far it is: a bar that is redrawn on a terminal,
 // plain lines elsewhere. Ending the wait with Ctrl-C does not end the work. Message makes of an error what a user
 // should read: what went wrong, and what to do.
@@ -22,6 +22,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
+	"github.com/ingot-metal/ingot/tools/cli/render"
 )
 
 // defaultEndpoint is where a conductor listens by default.
@@ -37,6 +38,7 @@ type program struct {
 
 	endpoint string
 	output   string
+	format   render.Format // of output
 }
 
 // Run carries out a command line without the program's name in front. Its error is for Message.
@@ -79,9 +81,9 @@ Credentials, where the conductor requires them, come from the environment, as fo
   TLS            OS_CACERT, a file with the certificates to trust`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if p.output != "table" && p.output != "json" {
-				return usage("-o %q is not an output format: use table or json", p.output)
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			if p.format, err = render.Parse(p.output); err != nil {
+				return usage("%v", err)
 			}
 			return nil
 		},
@@ -93,12 +95,13 @@ Credentials, where the conductor requires them, come from the environment, as fo
 	addFlags(root, []option{
 		opt("endpoint", &p.endpoint,
 			"address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")"),
-		opt("output,o", &p.output, "how to print: table or json", "table", "json"),
+		opt("output,o", &p.output, "how to print: "+strings.Join(render.Formats, ", ")+"TEXT",
+			render.Formats...),
 	})
 	root.PersistentFlags().AddFlagSet(root.Flags()) // the commands below have them too
-	root.AddCommand(p.nodeCommand(), p.bmcCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(),
-		p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.ramdiskCommand(), p.imageCommand(),
-		p.labCommand())
+	root.AddCommand(p.topCommand(), p.nodeCommand(), p.bmcCommand(), p.portCommand(), p.driverCommand(),
+		p.ruleCommand(), p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.ramdiskCommand(),
+		p.imageCommand(), p.labCommand())
 	return root
 }
 

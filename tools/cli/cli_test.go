@@ -78,7 +78,14 @@ func TestLifeOfAMachine(t *testing.T) {
 	u.fails(words("node manage absent"), "could not be found", "ingot node list")
 	u.fails(words("node deploy n1 --image http://x/i"), `state "enroll"`, "ingot node VERB n1")
 	u.fails(words("node manage"), "one node")
-	u.fails(words("node list -o yaml"), "table or json")
+	u.fails(words("node list -o xml"), "table, wide, json, yaml, csv, name or go-template=TEXT")
+	u.fails([]string{"node", "list", "-o", "go-template={{.name"}, "an example")
+	for format, want := range map[string]string{"name": "n1\n", "csv": "NAME,STATE,POWER,DRIVER,UUID,NOTE\nn1,enroll,",
+		"yaml": "- ", "wide": "CONDUCTOR", "go-template={{range .}}{{.name}}={{.provision_state}}{{end}}": "n1=enroll\n"} {
+		if out := u.ok("node", "list", "-o", format); !strings.Contains(out, want) {
+			t.Errorf("-o %s prints %q, want %q in it", format, out, want)
+		}
+	}
 	u.fails(words("node list --nonsense"), "--help")
 
 	if out := u.ok(words("node manage n1")...); !strings.Contains(out, "n1 is manageable") ||

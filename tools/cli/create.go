@@ -106,7 +106,7 @@ same list can be given again, also a longer one.`,
 		if err != nil {
 			return err
 		}
-		if err := p.result(made, "%s is enrolled (%s)", label(made), made.UUID); err != nil || p.output == "json" {
+		if err := p.result(made, "%s is enrolled (%s)", label(made), made.UUID); err != nil || p.values() {
 			return err
 		}
 		p.note("Next: ingot node manage %s", label(made))
@@ -236,10 +236,10 @@ func (f *enrolledFleet) find(n client.NewNode) (*rest.Node, error) {
 }
 
 func (p *program) showEnrolled(all []enrolled) error {
-	if p.output == "json" {
-		return p.printJSON(all)
+	if p.values() {
+		return p.print(all)
 	}
-	return table(p.stdout, []string{"FROM", "NAME", "RESULT", "UUID", "ERROR"}, mapped(all, func(e *enrolled) []string {
+	return p.table([]string{"FROM", "NAME", "RESULT", "UUID", "ERROR"}, mapped(all, func(e *enrolled) []string {
 		return []string{e.From, e.Name, e.Result, cmp.Or(e.UUID, "-"), cmp.Or(e.Error, "-")}
 	}))
 }

@@ -36,8 +36,8 @@ func (p *program) eraseList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if p.output == "json" {
-				return p.printJSON(map[string]any{"erasures": all})
+			if p.values() {
+				return p.print(map[string]any{"erasures": all})
 			}
 			if len(all) == 0 {
 				return p.say("no disk of %s was erased; `ingot node clean %s --step deploy.erase_devices` does it", name, name)
@@ -59,7 +59,7 @@ func (p *program) eraseShow() *cobra.Command {
 		if err != nil {
 			return about(args[0], err)
 		}
-		return p.printJSON(doc)
+		return p.print(doc)
 	})
 }
 
@@ -116,8 +116,8 @@ key is taken: then nothing was changed by accident, but who signed it is not kno
 }
 
 func (p *program) printErasure(v *erasure.Verified) error {
-	if p.output == "json" {
-		return p.printJSON(
+	if p.values() {
+		return p.print(
 			map[string]any{"signature": "good", "key_id": v.KeyID, "key_given": v.Known, "statement": v.Statement})
 	}
 	s, r := v.Statement, v.Report
@@ -145,5 +145,5 @@ func (p *program) printErasure(v *erasure.Verified) error {
 			s.Conductor + " " + s.Received.Format(time.RFC3339)},
 		{"result", r.Result},
 	}
-	return table(p.stdout, []string{"REPORT", r.ID}, rows)
+	return p.table([]string{"REPORT", r.ID}, rows)
 }

@@ -38,10 +38,13 @@ be left out: --type node.power_set`,
 		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 		defer stop()
 		return ignoreCancel(c.Events(ctx, q, func(e rest.Event) error {
-			if p.output != "json" {
+			if !p.values() {
 				return p.say("%s", eventLine(e))
 			}
-			b, err := json.Marshal(e)
+			if !p.format.JSON() {
+				return p.print(e)
+			}
+			b, err := json.Marshal(e) // a line for each
 			if err != nil {
 				return err
 			}
@@ -116,7 +119,7 @@ func (p *program) logCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if p.output != "json" {
+		if !p.values() {
 			slices.Reverse(lines) // for reading, the newest comes last
 		}
 		return list(p, lines, []string{"TIME", "NODE", "SEVERITY", "ABOUT", "WHO", "EVENT"},
@@ -137,8 +140,8 @@ func (p *program) driverMatrix() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if p.output == "json" {
-			return p.printJSON(all)
+		if p.values() {
+			return p.print(all)
 		}
 		rows := map[string][]string{}
 		for _, t := range all.HardwareTypes {
@@ -153,7 +156,7 @@ func (p *program) driverMatrix() *cobra.Command {
 				rows[kind] = append(rows[kind], dash(strings.Join(t.Interfaces[kind].Enabled, ", ")))
 			}
 		}
-		return table(p.stdout, head,
+		return p.table(head,
 			mapped(slices.Sorted(maps.Keys(rows)), func(kind *string) []string { return rows[*kind] }))
 	})
 }
@@ -177,7 +180,7 @@ func (p *program) showType(all *rest.Capabilities, name string) error {
 			rows = append(rows, []string{choose(n == 0, kind, ""), iface, what})
 		}
 	}
-	if err := table(p.stdout, []string{"INTERFACE", "NAME", "WHAT IT DOES"}, rows); err != nil {
+	if err := p.table([]string{"INTERFACE", "NAME", "WHAT IT DOES"}, rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(p.stdout)

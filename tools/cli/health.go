@@ -23,8 +23,8 @@ and the newest entries of its event log. The controller is not asked again.
 			if err != nil {
 				return err
 			}
-			if p.output == "json" {
-				return p.printJSON(h)
+			if p.values() {
+				return p.print(h)
 			}
 			if h.Error != "" {
 				p.note("%s: the newest attempt failed, at %s: %s", name, h.TriedAt.Format(time.RFC3339), h.Error)
@@ -63,7 +63,7 @@ and the newest entries of its event log. The controller is not asked again.
 				}
 				rows = append(rows, []string{"event", x.ID, at, dash(string(x.Severity)), x.Message})
 			}
-			return table(p.stdout, []string{"KIND", "NAME", "VALUE", "HEALTH", "DETAIL"}, rows)
+			return p.table([]string{"KIND", "NAME", "VALUE", "HEALTH", "DETAIL"}, rows)
 		})
 }
 

@@ -89,8 +89,8 @@ func (p *program) inspectImage(ctx context.Context, name string, o inspect.Optio
 }
 
 func (p *program) showInspection(r *inspect.Report) error {
-	if p.output == "json" {
-		return p.printJSON(r)
+	if p.values() {
+		return p.print(r)
 	}
 	verdict := "yes"
 	switch {
@@ -143,7 +143,7 @@ func (p *program) showInspection(r *inspect.Report) error {
 		add(a, r.Digests[a])
 	}
 	add("notes", strings.Join(r.Notes, "\n"))
-	return sheet(p.stdout, filled(rows...))
+	return p.sheet(filled(rows...))
 }
 
 // parseSize reads bytes, with K, M, G or T for powers of 1024.

@@ -36,16 +36,3 @@ func TestShowInventoryArrays(t *testing.T) {
 		t.Errorf("with a rule's own: %v\n%s", err, &out)
 	}
 }
-
-// TestTablesQuoteWhatATerminalWouldObey: strings of machines, stored before they were cleaned or made up by another
-// server, are shown and not carried out.
-func TestTablesQuoteWhatATerminalWouldObey(t *testing.T) {
-	var out bytes.Buffer
-	if err := table(&out, []string{"NAME"}, [][]string{{"\x1b[2Jevil\nline"}, {"größer"}}); err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); strings.Contains(got, "\x1b") || !strings.Contains(got, `\x1b[2Jevil\nline`) ||
-		!strings.Contains(got, "größer\n") {
-		t.Errorf("the table is %q", got)
-	}
-}

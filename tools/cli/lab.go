@@ -124,7 +124,7 @@ func (p *program) startLab(ctx context.Context, r rack) error {
 	if err != nil {
 		return fmt.Errorf("start the lab: %w", err)
 	}
-	if err := p.showLab(s); err != nil || p.output == "json" || len(s.Nodes) == 0 || len(s.Conductors) == 0 {
+	if err := p.showLab(s); err != nil || p.values() || len(s.Nodes) == 0 || len(s.Conductors) == 0 {
 		return err
 	}
 	n, at := s.Nodes[0], ""
@@ -302,8 +302,8 @@ func (p *program) labStatus() *cobra.Command {
 }
 
 func (p *program) showLab(s lab.Status) error {
-	if p.output == "json" {
-		return p.printJSON(s)
+	if p.values() {
+		return p.print(s)
 	}
 	pairs := [][2]string{
 		{"lab", s.Name}, {"namespace", s.Namespace}, {"network", s.Subnet.String()},
@@ -319,7 +319,7 @@ func (p *program) showLab(s lab.Status) error {
 	for _, c := range s.Conductors {
 		pairs = append(pairs, [2]string{"conductor", fmt.Sprintf("%s (log %s)", c.URL, c.Log)})
 	}
-	if err := sheet(p.stdout, pairs); err != nil {
+	if err := p.sheet(pairs); err != nil {
 		return err
 	}
 	fmt.Fprintln(p.stdout)

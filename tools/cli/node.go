@@ -92,7 +92,10 @@ func (p *program) nodeList() *cobra.Command {
 		Use:   "list",
 		Short: "List machines",
 		Example: `  ingot node list
-  ingot node list --filter provision_state=available --filter resource_class=gold`,
+  ingot node list --filter provision_state=available --filter resource_class=gold
+  ingot node list -o wide
+  ingot node list -o go-template='{{range .}}{{.name}} {{.conductor}}{{"\n"}}{{end}}'
+  ingot node list --filter provision_state=manageable -o name | xargs ingot node provide`,
 	}, []option{opt("filter", &filter,
 		"KEY=VALUE, a filter of the API: provision_state, driver, resource_class, maintenance, owner, ...")},
 		func(ctx context.Context, c *client.Client, _ []string) error {
@@ -108,10 +111,17 @@ func (p *program) nodeList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if len(nodes) == 0 && p.output != "json" {
+			if len(nodes) == 0 && p.format.ForPeople() {
 				p.note("There are no nodes%s. Enrol one: ingot node create NAME --bmc ADDRESS --bmc-user USER",
 					choose(len(q) > 0, " that the filters let through", ""))
 				return nil
+			}
+			if p.format.Wide() {
+				return list(p, nodes, append(slices.Clone(nodeHead), "CLASS", "CONDUCTOR", "OWNER", "INSTANCE"),
+					func(n *rest.Node) []string {
+						return append(nodeRow(n), dash(string(n.ResourceClass)), dash(string(n.Conductor)),
+							dash(string(n.Owner)), dash(string(n.InstanceUUID)))
+					})
 			}
 			return list(p, nodes, nodeHead, nodeRow)
 		})
@@ -161,8 +171,8 @@ func (p *program) nodeShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if p.output == "json" {
-				return p.printJSON(n)
+			if p.values() {
+				return p.print(n)
 			}
 			ports, err := c.Ports(ctx, n.UUID)
 			if err != nil {
@@ -191,7 +201,7 @@ func (p *program) showNode(n *rest.Node, ports []rest.Port, tag string) error {
 	macs := mapped(ports, func(port *rest.Port) string {
 		return port.Address + choose(port.PXEEnabled, "", " (not booted from)")
 	})
-	return sheet(p.stdout, append([][2]string{
+	return p.sheet(append([][2]string{
 		{"name", dash(string(n.Name))}, {"uuid", n.UUID},
 		{"state", toward(string(n.ProvisionState), n.TargetProvisionState)}, {"since", when(n.ProvisionUpdatedAt.Time)},
 		{"power", dash(string(n.PowerState))}},

@@ -5,25 +5,27 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
-
-	"github.com/ingot-metal/ingot/conductor/guard/clean"
 )
 
-// printJSON writes v the way the API has it, indented.
-func (p *program) printJSON(v any) error {
-	enc := json.NewEncoder(p.stdout)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+// values reports whether values are asked for, as the API has them, and no tables.
+func (p *program) values() bool { return p.format.Values() }
+
+// print writes v the way the API has it, in the format that is asked for.
+func (p *program) print(v any) error { return p.format.Value(p.stdout, v) }
+
+// table writes rows under a head in columns; without a head, rows alone.
+func (p *program) table(head []string, rows [][]string) error {
+	return p.format.Rows(p.stdout, head, rows)
 }
+
+// sheet writes names and values.
+func (p *program) sheet(pairs [][2]string) error { return p.format.Sheet(p.stdout, pairs) }
 
 // say writes a line of what was asked for.
 func (p *program) say(format string, args ...any) error {
@@ -31,23 +33,23 @@ func (p *program) say(format string, args ...any) error {
 	return err
 }
 
-// result writes what a command has done: v with -o json, else a line.
+// result writes what a command has done: v with -o json and its like, else a line.
 func (p *program) result(v any, format string, args ...any) error {
-	if p.output == "json" {
-		return p.printJSON(v)
+	if p.values() {
+		return p.print(v)
 	}
 	return p.say(format, args...)
 }
 
-// list writes items: with -o json as they are, else as a table with a row for each.
+// list writes items: with -o json and its like as they are, else as a table with a row for each.
 func list[T any](p *program, items []T, head []string, row func(*T) []string) error {
-	if p.output == "json" {
+	if p.values() {
 		if items == nil {
 			items = []T{}
 		}
-		return p.printJSON(items)
+		return p.print(items)
 	}
-	return table(p.stdout, head, mapped(items, row))
+	return p.table(head, mapped(items, row))
 }
 
 // mapped returns the results of f for each item.
@@ -57,31 +59,6 @@ func mapped[T, R any](items []T, f func(*T) R) []R {
 		out[i] = f(&items[i])
 	}
 	return out
-}
-
-// table writes rows under a head in columns; without a head, rows alone.
-func table(w io.Writer, head []string, rows [][]string) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if head != nil {
-		fmt.Fprintln(tw, strings.Join(head, "\t"))
-	}
-	for _, r := range rows {
-		fmt.Fprintln(tw, strings.Join(mapped(r, func(cell *string) string { return clean.Quote(*cell) }), "\t"))
-	}
-	return tw.Flush()
-}
-
-// sheet writes names and values, values of several lines under each other.
-func sheet(w io.Writer, pairs [][2]string) error {
-	var rows [][]string
-	for _, kv := range pairs {
-		name := kv[0]
-		for line := range strings.SplitSeq(kv[1], "\n") {
-			rows = append(rows, []string{name, line})
-			name = ""
-		}
-	}
-	return table(w, nil, rows)
 }
 
 // filled are the pairs that have a value.

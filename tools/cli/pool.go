@@ -84,7 +84,7 @@ while that doubles with each failure. With an image, each warm machine has it wr
 		}
 		if err := p.result(pool, "pool %s is %s: %d of %d machines are to be warm, %d are", name,
 			choose(was == nil, "made", "changed"), pool.Wanted, pool.Matching, pool.Warm); err != nil ||
-			p.output == "json" || pool.Matching > 0 {
+			p.values() || pool.Matching > 0 {
 			return err
 		}
 		p.note("There is no machine like that: see RESOURCE CLASS in `ingot node show`.")
@@ -207,8 +207,8 @@ func (p *program) poolShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if p.output == "json" {
-				return p.printJSON(pool)
+			if p.values() {
+				return p.print(pool)
 			}
 			wanted := fmt.Sprintf("%d of %d machines", pool.Wanted, pool.Matching)
 			if pool.Percent > 0 {
@@ -222,11 +222,11 @@ func (p *program) poolShow() *cobra.Command {
 			}
 			pairs = append(pairs, [2]string{"image", object(pool.Image)})
 			pairs = append(pairs, filled([2]string{"why fewer", string(pool.Short)})...)
-			if err := sheet(p.stdout, pairs); err != nil || len(pool.Nodes) == 0 {
+			if err := p.sheet(pairs); err != nil || len(pool.Nodes) == 0 {
 				return err
 			}
 			fmt.Fprintln(p.stdout)
-			return table(p.stdout, []string{"MACHINE", "STATE", "SINCE", "POWER", "IMAGE", "REASON"},
+			return p.table([]string{"MACHINE", "STATE", "SINCE", "POWER", "IMAGE", "REASON"},
 				mapped(pool.Nodes, warmRow))
 		})
 }

@@ -54,7 +54,7 @@ func (p *program) portList() *cobra.Command {
 				return about(node, err)
 			}
 			names := map[string]string{}
-			if p.output != "json" {
+			if !p.values() {
 				nodes, err := c.Nodes(ctx, nil)
 				if err != nil {
 					return err
@@ -128,8 +128,8 @@ func (p *program) driverShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if p.output == "json" {
-			return p.printJSON(props)
+		if p.values() {
+			return p.print(props)
 		}
 		all, err := c.Capabilities(ctx)
 		if err == nil {
@@ -140,7 +140,7 @@ func (p *program) driverShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return table(p.stdout, []string{"DRIVER INFO", "MEANING"}, mapped(slices.Sorted(maps.Keys(props)),
+		return p.table([]string{"DRIVER INFO", "MEANING"}, mapped(slices.Sorted(maps.Keys(props)),
 			func(k *string) []string { return []string{*k, props[*k]} }))
 	})
 }

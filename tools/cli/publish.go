@@ -24,6 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/images/oci"
 	"github.com/ingot-metal/ingot/images/publish"
+	"github.com/ingot-metal/ingot/tools/cli/render"
 )
 
 // builtinLevel is the highest level that is packed without the zstd program.
@@ -65,7 +66,7 @@ docs/reference/published-image-format.md has the format.`,
 	return local(cmd, []option{
 		opt("out,o", &o.out, "folder, or place in a registry"),
 		// Here -o is where to write. A flag of the same name covers the global one together with its letter.
-		opt("output", &p.output, "how to print: table or json", "table", "json"),
+		opt("output", &p.output, "how to print: "+strings.Join(render.Formats, ", ")+"TEXT", render.Formats...),
 		opt("name", &o.name, "name of the published image (default: the file's, without endings)"),
 		opt("compression", &o.compression,
 			"zstd, or lz4: half as large again, for links and disks that are faster than zstd unpacks", "zstd", "lz4"),
@@ -232,8 +233,8 @@ func (p *program) publish(ctx context.Context, source string, o publishOptions) 
 }
 
 func (p *program) showPublished(r published) error {
-	if p.output == "json" {
-		return p.printJSON(r)
+	if p.values() {
+		return p.print(r)
 	}
 	source, url := r.Source, r.Source
 	if r.Index != "" {
@@ -247,7 +248,7 @@ func (p *program) showPublished(r published) error {
 	case r.unsigned:
 		signed = "no: the signature of the image that was there is removed, and nodes with image_keys refuse this one"
 	}
-	return sheet(p.stdout, [][2]string{
+	return p.sheet([][2]string{
 		{"image_source", source},
 		{"image_os_hash_algo", r.HashAlgo},
 		{"image_os_hash_value", r.HashValue},

@@ -53,7 +53,7 @@ func (p *program) nodeRescue() *cobra.Command {
 		if err := c.Provision(ctx, name, r); err != nil {
 			return err
 		}
-		if err := p.finish(ctx, c, []string{name}, noWait, "", "rescue"); err != nil || noWait || p.output == "json" {
+		if err := p.finish(ctx, c, []string{name}, noWait, "", "rescue"); err != nil || noWait || p.values() {
 			return err
 		}
 		return p.showLogin(ctx, c, name)

@@ -94,8 +94,8 @@ func hintsFor(n *rest.Node, given []string) (string, rootdevice.Hints, error) {
 }
 
 func (p *program) showExplained(x explained, hints rootdevice.Hints, inspected rest.NullTime) error {
-	if p.output == "json" {
-		return p.printJSON(x)
+	if p.values() {
+		return p.print(x)
 	}
 	from := "no hints: the smallest disk of at least 4 GiB"
 	if hints != nil {
@@ -115,5 +115,5 @@ func (p *program) showExplained(x explained, hints rootdevice.Hints, inspected r
 				[]string{"", "", "", "", "", "  " + choose(c.Fits, "fits: ", "does not fit: ") + c.String()})
 		}
 	}
-	return table(p.stdout, []string{"CHOSEN", "DISK", "SIZE", "MODEL", "SERIAL", "WHY"}, rows)
+	return p.table([]string{"CHOSEN", "DISK", "SIZE", "MODEL", "SERIAL", "WHY"}, rows)
 }

@@ -93,8 +93,8 @@ func (p *program) ruleShow() *cobra.Command {
 }
 
 func (p *program) showRule(r *rest.InspectionRule) error {
-	if p.output == "json" {
-		return p.printJSON(r)
+	if p.values() {
+		return p.print(r)
 	}
 	lines := func(parts []map[string]any) string {
 		if r.Sensitive {
@@ -113,7 +113,7 @@ func (p *program) showRule(r *rest.InspectionRule) error {
 		}
 		return dash(strings.Join(out, "\n"))
 	}
-	return sheet(p.stdout,
+	return p.sheet(
 		[][2]string{{"uuid", r.UUID}, {"description", dash(string(r.Description))},
 			{"priority", strconv.Itoa(r.Priority)}, {"phase", r.Phase}, {"conditions", lines(r.Conditions)},
 			{"actions", lines(r.Actions)}})
@@ -147,12 +147,12 @@ Try a rule out first: ingot rule check FILE --node NAME`,
 				return fmt.Errorf("rule %d of %s (%d were made before it): %w", i+1, args[0], len(made), err)
 			}
 			made = append(made, r)
-			if p.output != "json" {
+			if !p.values() {
 				fmt.Fprintf(p.stdout, "rule %s is made\n", r.UUID)
 			}
 		}
-		if p.output == "json" {
-			return p.printJSON(made)
+		if p.values() {
+			return p.print(made)
 		}
 		return nil
 	})
@@ -249,7 +249,7 @@ func (p *program) checkRules(ctx context.Context, node string, rules []any) erro
 			return about(node, uninspected(node, err))
 		}
 		failed = failed || found.Failure != ""
-		if len(rules) > 1 && p.output != "json" {
+		if len(rules) > 1 && !p.values() {
 			fmt.Fprintf(p.stdout, "rule %d\n", i+1)
 		}
 		if err := p.showCheck(found); err != nil {
@@ -265,8 +265,8 @@ func (p *program) checkRules(ctx context.Context, node string, rules []any) erro
 var isUUID = regexp.MustCompile(`^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$`)
 
 func (p *program) showCheck(check *rest.RuleCheck) error {
-	if p.output == "json" {
-		return p.printJSON(check)
+	if p.values() {
+		return p.print(check)
 	}
 	for i, holds := range check.Conditions {
 		if !holds {
@@ -280,7 +280,7 @@ func (p *program) showCheck(check *rest.RuleCheck) error {
 		rows := mapped(check.Changes, func(ch *rest.RuleChange) []string {
 			return []string{ch.Path, shown(ch.From), shown(ch.To)}
 		})
-		if err := table(p.stdout, []string{"WHAT", "FROM", "TO"}, rows); err != nil {
+		if err := p.table([]string{"WHAT", "FROM", "TO"}, rows); err != nil {
 			return err
 		}
 	}

@@ -61,10 +61,10 @@ func (p *program) showPlan(ctx context.Context, c *client.Client, name string, r
 	if err != nil {
 		return about(name, err)
 	}
-	if p.output == "json" {
-		return p.printJSON(plan)
+	if p.values() {
+		return p.print(plan)
 	}
-	if err := table(p.stdout, []string{"PRIORITY", "STEP", "BY", "ABORT", "ARGUMENTS"},
+	if err := p.table([]string{"PRIORITY", "STEP", "BY", "ABORT", "ARGUMENTS"},
 		mapped(plan.Steps, func(s *rest.PlanStep) []string {
 			args := ""
 			if len(s.Args) > 0 {
@@ -91,8 +91,8 @@ func (p *program) nodeSteps() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if p.output == "json" {
-				return p.printJSON(s)
+			if p.values() {
+				return p.print(s)
 			}
 			if s.Job == nil && len(s.Past) == 0 {
 				return p.say("nothing has been done on %s yet", name)
@@ -123,7 +123,7 @@ func (p *program) stepTable(head, detail string, steps []rest.JobStep, results b
 	if detail != "" {
 		fmt.Fprintf(p.stdout, "  %s\n", detail)
 	}
-	return table(p.stdout, nil, mapped(steps, func(s *rest.JobStep) []string {
+	return p.table(nil, mapped(steps, func(s *rest.JobStep) []string {
 		result := ""
 		if results && s.Result != nil {
 			result = compact(s.Result)

@@ -60,16 +60,16 @@ bytes and rates of what was written. Every instant belongs to one span; time wit
 				list = []rest.Trace{*chosen}
 			}
 			return p.export(ctx, otlp, tl.NodeUUID, list)
-		case asJSON || p.output == "json":
+		case asJSON || p.values():
 			if phase != "" {
 				tl.Traces, tl.Marks = []rest.Trace{*chosen}, marksOf(tl.Marks, chosen.JobID)
 			}
-			return p.printJSON(tl)
+			return p.print(tl)
 		case chosen == nil:
 			p.note("Nothing was done with node %s yet.", name)
 			return nil
 		case marks:
-			return table(p.stdout, []string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marksOf(tl.Marks, chosen.JobID)))
+			return p.table([]string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marksOf(tl.Marks, chosen.JobID)))
 		}
 		width, ok := isTerminal(p.terminal)
 		if !ok {

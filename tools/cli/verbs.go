@@ -75,7 +75,7 @@ func (p *program) finish(ctx context.Context, c *client.Client, names []string, 
 	wanted ...string) error {
 	for _, name := range names {
 		if noWait {
-			if p.output != "json" {
+			if !p.values() {
 				p.note("%s: taken on. Look at it with: ingot node watch %s", name, name)
 			}
 			continue
@@ -84,13 +84,13 @@ func (p *program) finish(ctx context.Context, c *client.Client, names []string, 
 			return err
 		}
 	}
-	if p.output == "json" {
+	if p.values() {
 		for _, name := range names {
 			n, err := c.Node(ctx, name)
 			if err != nil {
 				return about(name, err)
 			}
-			if err := p.printJSON(n); err != nil {
+			if err := p.print(n); err != nil {
 				return err
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/tools/cli/render"
 )
 
 func (p *program) nodeWatch() *cobra.Command {
@@ -58,7 +59,7 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 		rows := mapped(nodes, nodeRow)
 		if live {
 			var b strings.Builder
-			if err := table(&b, nodeHead, rows); err != nil {
+			if err := render.Table(&b, nodeHead, rows); err != nil {
 				return err
 			}
 			if lines > 0 {
@@ -90,8 +91,8 @@ func (p *program) nodeValidate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if p.output == "json" {
-				return p.printJSON(v)
+			if p.values() {
+				return p.print(v)
 			}
 			var rows [][]string
 			for _, kind := range []string{"power", "management", "boot", "inspect", "deploy", "network", "storage",
@@ -106,7 +107,7 @@ func (p *program) nodeValidate() *cobra.Command {
 				}
 				rows = append(rows, []string{kind, result, r.Reason})
 			}
-			return table(p.stdout, []string{"INTERFACE", "RESULT", "REASON"}, rows)
+			return p.table([]string{"INTERFACE", "RESULT", "REASON"}, rows)
 		})
 }
 
@@ -131,8 +132,8 @@ func (p *program) nodeInventory() *cobra.Command {
 			if err != nil {
 				return uninspected(name, err)
 			}
-			if p.output == "json" {
-				return p.printJSON(inv)
+			if p.values() {
+				return p.print(inv)
 			}
 			return p.showInventory(inv)
 		})
@@ -214,7 +215,7 @@ func (p *program) showInventory(inv *client.Inventory) error {
 	if json.Unmarshal(inv.PluginData["root_disk"], &root) == nil && root != nil {
 		pairs = append(pairs, [2]string{"root disk", strings.TrimSpace(root.Name + "\n" + root.Why)})
 	}
-	return sheet(p.stdout, pairs)
+	return p.sheet(pairs)
 }
 
 // joined is words with one space each, without those that are empty.
