@@ -37,6 +37,7 @@ type program struct {
 	getenv   func(string) string
 
 	endpoint string
+	site     string // name of a context
 	output   string
 	format   render.Format // of output
 }
@@ -78,7 +79,9 @@ Credentials, where the conductor requires them, come from the environment, as fo
                  OS_PROJECT_NAME (or _ID) OS_PROJECT_DOMAIN_NAME, or OS_SYSTEM_SCOPE=all;
                  without an endpoint it is the one of Keystone's catalog (OS_REGION_NAME)
   a token        OS_TOKEN
-  TLS            OS_CACERT, a file with the certificates to trust`,
+  TLS            OS_CACERT, a file with the certificates to trust
+
+or from a context, for several sites: see ingot context.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
@@ -95,13 +98,14 @@ Credentials, where the conductor requires them, come from the environment, as fo
 	addFlags(root, []option{
 		opt("endpoint", &p.endpoint,
 			"address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")"),
+		opt("context", &p.site, "name of the site to work on: see ingot context").offering(p.completeContext),
 		opt("output,o", &p.output, "how to print: "+strings.Join(render.Formats, ", ")+"TEXT",
 			render.Formats...),
 	})
 	root.PersistentFlags().AddFlagSet(root.Flags()) // the commands below have them too
-	root.AddCommand(p.topCommand(), p.nodeCommand(), p.bmcCommand(), p.portCommand(), p.driverCommand(),
-		p.ruleCommand(), p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.ramdiskCommand(),
-		p.imageCommand(), p.labCommand())
+	root.AddCommand(p.topCommand(), p.contextCommand(), p.nodeCommand(), p.bmcCommand(), p.portCommand(),
+		p.driverCommand(), p.ruleCommand(), p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(),
+		p.ramdiskCommand(), p.imageCommand(), p.labCommand())
 	return root
 }
 
@@ -132,6 +136,9 @@ func refuseUnknown(cmd *cobra.Command) {
 
 // client makes the client of the conductor.
 func (p *program) client(ctx context.Context) (*client.Client, error) {
+	if err := p.chooseSite(); err != nil {
+		return nil, err
+	}
 	return p.login(ctx, cmp.Or(p.endpoint, p.getenv("INGOT_ENDPOINT"), p.getenv("OS_ENDPOINT")))
 }
 
