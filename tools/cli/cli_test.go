@@ -177,7 +177,7 @@ func TestCompletion(t *testing.T) {
 		{"node power o", "on off reboot status"},
 		{"node power on d", "db1"},
 		{"node create x --driver ", "fake-hardware idrac ipmi manual-management redfish"},
-		{"node list -o ", "table json"},
+		{"node list -o ", "table wide json yaml csv name go-template="},
 	} {
 		args := append([]string{"__complete"}, strings.Split(tc.line, " ")...)
 		out, _, err := u.run(args...)

@@ -32,14 +32,22 @@ type deployment struct {
 
 func (p *program) nodeDeploy() *cobra.Command {
 	var d deployment
-	return p.onNode(&cobra.Command{
-		Use:   "deploy NAME",
-		Short: "Write an image to a machine and start it",
+	return p.online(&cobra.Command{
+		Use: "deploy [NAME]",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if _, ok := isTerminal(p.stdin); ok && len(args) == 0 {
+				return nil // it is asked for
+			}
+			return oneNode(cmd, args)
+		},
+		ValidArgsFunction: p.completeNode,
+		Short:             "Write an image to a machine and start it",
 		Long: `Write an image to a machine's disk and start it from there.
 
 --hostname, --ssh-key, --user-data, --network-data and --meta make a config drive, which cloud-init in the image reads.
 An image without a checksum is refused, unless the conductor's configuration allows it. Images on the conductor's own host
-can be named by their file name alone.`,
+can be named by their file name alone. On a terminal, without a NAME or without
+an image (none given, and none that the node has) it asks for what is missing; with --yes it does not.`,
 		Example: `  ingot node deploy web1 --image https://example.org/debian-12.raw.zst --checksum sha256:7f3c... \
       --hostname web1 --ssh-key ~/.ssh/id_ed25519.pub`,
 	}, []option{
@@ -59,8 +67,18 @@ can be named by their file name alone.`,
 		opt("rebuild", &d.rebuild, "rebuild: write the image to an active node again"),
 		opt("no-wait", &d.noWait, noWaitUsage),
 		opt("yes,y", &d.yes, "don't ask"),
-	}, func(ctx context.Context, c *client.Client, name string) error {
-		return p.deploy(ctx, c, name, d)
+	}, func(ctx context.Context, c *client.Client, args []string) error {
+		name := strings.Join(args, "")
+		if _, ok := isTerminal(p.stdin); ok && !d.yes && !d.rebuild {
+			var err error
+			if name, err = p.guide(ctx, c, name, &d); err != nil {
+				return about(name, err)
+			}
+		}
+		if name == "" {
+			return usage("which machine? Say its name, or leave --yes and --rebuild out to be asked")
+		}
+		return about(name, p.deploy(ctx, c, name, d))
 	})
 }
 
