@@ -232,8 +232,8 @@ var may = map[string][]string{
 
 	"tools/cli": {"conductor/guard/clean", "conductor/client", "conductor/agents/erasure", "conductor/rest",
 		"conductor/netboot/bootiso", "conductor/observe/trace",
-		"images/...", "initramfs/build", "proto/netdata", "proto/rootdevice", "tools/demo", "tools/enrol/...",
-		"tools/cli/render", "tools/cli/site", "tools/lab", "tools/lab/bmc/redfish", "tools/lab/fleet", "tools/lab/site"},
+		"images/...", "initramfs/build", "proto/netdata", "proto/rootdevice", "tools/cli/render", "tools/cli/site",
+		"tools/demo", "tools/enrol/...", "tools/lab", "tools/lab/bmc/redfish", "tools/lab/fleet", "tools/lab/site"},
 	"tools/demo": {"conductor/client", "conductor/rest", "conductor/observe/trace", "images/...", "initramfs/build",
 		"tools/lab"},
 	"tools/cli/render":     {"conductor/guard/clean"},
