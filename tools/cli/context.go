@@ -48,15 +48,6 @@ func (p *program) chooseSite() error {
 	return nil
 }
 
-// context are the commands for sites.
-func (p *program) contextCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "context", Short: "Choose among several sites",
-		Long: `A context is a site: the address of its conductor, and how to log in. Those are the entries of clouds.yaml, as for the
-openstack command, and those that ingot context set writes. Each command takes --context NAME (or $INGOT_CONTEXT,
-$OS_CLOUD); without one, and without an address in the environment, the one that is in use counts.`},
-		p.contextList(), p.contextUse(), p.contextSet(), p.contextDelete())
-}
-
 func (p *program) contextList() *cobra.Command {
 	return local(&cobra.Command{Use: "list", Short: "List contexts"}, nil, func(context.Context, []string) error {
 		sites, err := site.Load(p.getenv)
@@ -153,4 +144,13 @@ func (p *program) completeContext(_ *cobra.Command, args []string, _ string) ([]
 		return nil, noFiles
 	}
 	return mapped(sites.All(), func(s *site.Site) string { return s.Name }), noFiles
+}
+
+// contextCommand has the commands for sites.
+func (p *program) contextCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "context", Short: "Choose among several sites",
+		Long: `A context is a site: the address of its conductor, and how to log in. Those are the entries of clouds.yaml, as for the
+openstack command, and those that ingot context set writes. Each command takes --context NAME (or $INGOT_CONTEXT,
+$OS_CLOUD); without one, and without an address in the environment, the one that is in use counts.`},
+		p.contextList(), p.contextUse(), p.contextSet(), p.contextDelete())
 }
