@@ -136,6 +136,10 @@ bench-fleet: ## What ingotd needs for many machines, which are simulated (some f
 	$(GO) build -o bin/bench-fleet ./test/bench/fleet
 	bin/bench-fleet -ingotd bin/ingotd -nodes '$(NODES)' -flat '$(FLAT)' -conductors $(or $(CONDUCTORS),1) -engine $(or $(ENGINE),sqlite) -report build $(if $(GOALS),-goals)
 
+bench-ui: ## How long the dashboard takes with 100 and with 10,000 nodes: first rows, all rows, and a change on the screen (half a minute)
+	@sh tools/deps.sh test
+	$(GO) test -run '^$$' -bench FirstPaint -benchtime 5x ./test/ui
+
 SEEDS ?= 1
 conformance: ## Generated requests to a real Ironic and to ingotd, and their answers compared (SEEDS=10, SEED=, AUTH=, FOR=30m; RECORD=1 keeps those of Ironic for make test)
 	@$(GO) run ./test/conformance -seeds $(SEEDS) $(if $(SEED)$(RECORD),-seed $(or $(SEED),21)) $(if $(filter command line,$(origin AUTH)),-auth $(AUTH)) $(if $(FOR),-for $(FOR)) $(if $(RECORD),-record)

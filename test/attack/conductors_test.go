@@ -85,6 +85,32 @@ func (f forger) make(change func(*x509.Certificate)) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
+// TestASessionAtEachConductor: who signed in to the dashboard at one conductor is signed in at the others, which have
+// their files from the database, and at no other installation.
+func TestASessionAtEachConductor(t *testing.T) {
+	_, db := pgserver.New(t).Database(t)
+	secret := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(secret, []byte(pgserver.Password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set := []string{"store.url=" + db, "store.password_file=" + secret,
+		"store.key=" + base64.StdEncoding.EncodeToString(make([]byte, 32))}
+	c1, c2 := withUsers(t, append(set, "hostname=c1")...), withUsers(t, append(set, "hostname=c2")...)
+	other := withUsers(t)
+	cookie, csrf := signIn(t, c1)
+	for _, tt := range []struct {
+		what string
+		at   *ingotd.Process
+		want int
+	}{{"the same", c1, 200}, {"another one", c2, 200}, {"one of another installation", other, 401}} {
+		r, out := newDashboard(t, tt.at.URL, "127.0.0.1").send("GET", "/ui/api/v1/nodes", "", "Cookie", cookie,
+			"X-Ingot-CSRF", csrf)
+		if r.StatusCode != tt.want {
+			t.Errorf("at %s = %d %.200s, want %d", tt.what, r.StatusCode, out, tt.want)
+		}
+	}
+}
+
 // TestStrangersToConductorsListener: the listener for other conductors answers no byte to a stranger, an agent with its
 // certificate, or a certificate of another kind, CA or time, and is not held up by them; a conductor is no agent, and a
 // client of the API no conductor. A conductor that is one is held to the roles of the user that it names.

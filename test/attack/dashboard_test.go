@@ -146,18 +146,24 @@ func TestSignInsAtTheDashboard(t *testing.T) {
 	}
 }
 
+// signIn signs alice in, and returns her session's cookie and word.
+func signIn(t *testing.T, p *ingotd.Process) (cookie, csrf string) {
+	t.Helper()
+	r, out := newDashboard(t, p.URL, "127.0.0.1").send("POST", "/ui/session", `{"user":"alice","password":"secret"}`)
+	if r.StatusCode != 200 || len(r.Cookies()) != 1 {
+		t.Fatalf("sign in = %d %s", r.StatusCode, out)
+	}
+	cookie, _, _ = strings.Cut(r.Cookies()[0].String(), ";")
+	_, after, _ := strings.Cut(out, `"csrf":"`)
+	csrf, _, _ = strings.Cut(after, `"`)
+	return cookie, csrf
+}
+
 // TestForgedRequestsOfPages: a session's cookie alone, as a page of another site can have it sent, changes nothing.
 func TestForgedRequestsOfPages(t *testing.T) {
 	p := withUsers(t)
 	d := newDashboard(t, p.URL, "127.0.0.1")
-	r, out := d.send("POST", "/ui/session", `{"user":"alice","password":"secret"}`)
-	if r.StatusCode != 200 || len(r.Cookies()) != 1 {
-		t.Fatalf("sign in = %d %s", r.StatusCode, out)
-	}
-	cookie := r.Cookies()[0].String()
-	cookie, _, _ = strings.Cut(cookie, ";")
-	_, after, _ := strings.Cut(out, `"csrf":"`)
-	csrf, _, _ := strings.Cut(after, `"`)
+	cookie, csrf := signIn(t, p)
 	node := `{"driver":"fake-hardware","name":"forged"}`
 	for _, tt := range []struct {
 		what    string

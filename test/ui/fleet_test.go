@@ -142,6 +142,48 @@ func TestActionsOnManyMachines(t *testing.T) {
 	}
 }
 
+// TestEverythingCanBeDoneByKeyboard: what has the focus is seen to have it, and a dialog gives it back.
+func TestEverythingCanBeDoneByKeyboard(t *testing.T) {
+	s := start(t)
+	s.node("m1", "")
+	p := open(t, s.d.URL)
+	p.visit("/ui/")
+	p.lists("m1")
+	// to goes on with the Tab key until what has a name has the focus.
+	to := func(name string) {
+		t.Helper()
+		for range 60 {
+			p.run(chromedp.KeyEvent(kb.Tab))
+			if js[bool](p, "document.activeElement === "+named(name)) {
+				if got := js[string](p, "getComputedStyle(document.activeElement).outlineStyle"); got != "solid" {
+					t.Errorf("the focus on %s is not seen: its outline is %s", name, got)
+				}
+				return
+			}
+		}
+		t.Fatalf("the Tab key does not lead to %s", name)
+	}
+	to("Skip to the page")
+	to("Search")
+	to("Grid")
+	to("Choose m1")
+	p.run(chromedp.KeyEvent(" "))
+	p.shows("1 machine chosen")
+	js[bool](p, "(() => { document.activeElement.blur(); return true; })()")
+	to("Start maintenance …")
+	p.run(chromedp.KeyEvent(kb.Enter))
+	p.until("document.querySelector('dialog[open]')")
+	if !js[bool](p, "document.querySelector('dialog').contains(document.activeElement)") {
+		t.Error("the focus stays behind the dialog")
+	}
+	p.run(chromedp.KeyEvent(kb.Escape))
+	p.until("!document.querySelector('dialog')")
+	p.until("document.activeElement === " + named("Start maintenance …"))
+	to("m1")
+	p.run(chromedp.KeyEvent(kb.Enter))
+	p.until("document.querySelector('.node')")
+}
+
 // TestBrokenStream: a page whose connection breaks says so, and catches up by itself.
 func TestBrokenStream(t *testing.T) {
 	s := start(t)
