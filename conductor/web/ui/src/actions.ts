@@ -12,7 +12,7 @@ export interface Action {
   reason?: boolean; // people may say why
   fits: (n: Row) => boolean; // its state allows it
   send: (n: Row, reason: string) => Promise<unknown>;
-  ingot: (name: string, reason: string) => string;
+  ingot: ((name: string, reason: string) => string) | null;
   openstack: (name: string, reason: string) => string | null;
 }
 
@@ -54,6 +54,9 @@ export const actions: Action[] = [
   }),
   verb('adopt', 'adopt', 'Adopt', 'It is taken over as it is: its system goes on.'),
   verb('unrescue', 'unrescue', 'End rescue', 'It starts its own system again.'),
+  verb('unhold', 'unhold', 'Go on', 'The step that holds it ends, and its work goes on.', {
+    ingot: null,
+  }),
   verb('abort', 'abort', 'Abort', 'What it waits in is given up, and ends as a failure.', { danger: true }),
   verb('undeploy', 'deleted', 'Undeploy', 'It is turned off, its instance is deleted, and its disks are cleaned.', {
     danger: true,
@@ -62,6 +65,17 @@ export const actions: Action[] = [
   }),
   power('on', 'power on', 'Power on', 'It is turned on.', (n) => n.power_state !== 'power on'),
   power('off', 'power off', 'Power off', 'Its power is cut.', (n) => n.power_state === 'power on', true),
+  {
+    id: 'power-soft-off',
+    title: 'Shut down',
+    what: 'Its operating system is asked to end and turn it off.',
+    danger: true,
+    rule: 'node:set_power_state',
+    fits: (n) => n.power_state === 'power on' && !n.target_power_state,
+    send: (n) => ask(`${at(n)}/states/power`, { method: 'PUT', body: { target: 'soft power off' } }),
+    ingot: (name) => `ingot node power off ${quote(name)} --soft`,
+    openstack: (name) => `openstack baremetal node power off --soft ${quote(name)}`,
+  },
   power('reboot', 'rebooting', 'Reboot', 'Its power is cut and turned on again.', (n) => n.power_state === 'power on', true),
   {
     id: 'maintenance-on',
@@ -84,6 +98,17 @@ export const actions: Action[] = [
     send: (n) => ask(`${at(n)}/maintenance`, { method: 'DELETE' }),
     ingot: (name) => `ingot node maintenance off ${quote(name)}`,
     openstack: (name) => `openstack baremetal node maintenance unset ${quote(name)}`,
+  },
+  {
+    id: 'delete',
+    title: 'Delete',
+    what: 'Its record is deleted, with its ports and its history. Nothing is done to the machine.',
+    danger: true,
+    rule: 'node:delete',
+    fits: (n) => ['enroll', 'manageable', 'available', 'adopt failed'].includes(n.provision_state) && !n.protected,
+    send: (n) => ask(at(n), { method: 'DELETE' }),
+    ingot: (name) => `ingot node delete ${quote(name)}`,
+    openstack: (name) => `openstack baremetal node delete ${quote(name)}`,
   },
 ];
 

@@ -118,7 +118,7 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
       {can.length > 0 && (
         <details>
           <summary>The same in a shell</summary>
-          <Command text={action.ingot(nameOf(can[0]), reason)} />
+          {action.ingot && <Command text={action.ingot(nameOf(can[0]), reason)} />}
           {action.openstack(nameOf(can[0]), reason) && <Command text={action.openstack(nameOf(can[0]), reason)!} />}
         </details>
       )}

@@ -1,5 +1,6 @@
 // The machines, as the API lists them, kept up to date by its stream of events.
 import { ask, ended, send } from './api';
+import { withheld } from './states';
 import { Store } from './store';
 
 export interface Transfer {
@@ -139,7 +140,7 @@ export class Fleet {
 
   private put(n: Row) {
     const was = this.rows.get(n.uuid);
-    n.words = [n.name, n.uuid, n.resource_class, n.driver, n.owner, n.lessee, n.instance_name, n.instance_uuid, n.last_error]
+    n.words = [n.name, n.uuid, n.resource_class, n.driver, n.owner, n.lessee, n.instance_name, n.instance_uuid, withheld(n.last_error) ? '' : n.last_error]
       .filter(Boolean)
       .join('\n')
       .toLowerCase();

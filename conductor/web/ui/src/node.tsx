@@ -269,7 +269,7 @@ function ActionDialog({ action, n, close }: { action: Action; n: Machine; close:
           </Field>
         )}
         <h3>The same in a shell</h3>
-        <Command text={action.ingot(nameOf(n), reason)} />
+        {action.ingot && <Command text={action.ingot(nameOf(n), reason)} />}
         {other && <Command text={other} />}
         <Fault text={fault} />
         <footer>

@@ -239,7 +239,6 @@ export function ErasuresPage() {
   const [node, setNode] = useState('');
   const [of, setOf] = useState<string | null>(null);
   const list = useRead<{ erasures: any[] }>(of && `/ingot/v1/nodes/${encodeURIComponent(of)}/erasures`);
-  const key = useRead<{ public_key: string }>('/ingot/v1/erasure_key');
   const [text, setText] = useState('');
   const [verdict, setVerdict] = useState<Verdict | null>(null);
   const [fault, setFault] = useState('');
@@ -248,7 +247,8 @@ export function ErasuresPage() {
     setText(document);
     setVerdict(null);
     try {
-      setVerdict(await verify(document, key.value?.public_key ?? ''));
+      const { public_key } = await ask<{ public_key: string }>('/ingot/v1/erasure_key', { passive: true });
+      setVerdict(await verify(document, public_key));
     } catch (err) {
       setFault((err as Error).message);
     }

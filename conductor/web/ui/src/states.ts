@@ -32,9 +32,14 @@ export function kindOf(n: Row): Kind {
 
 export const failing = (n: Row) => kindOf(n) === 'failed';
 
+// withheld reports whether the API shows no error to this user, nor whether there is one.
+export const withheld = (error: string | null) => !!error && error.startsWith('** Value Redacted');
+
 // sentence is why a machine is as it is, if that has to be said.
 export function sentence(n: Row): string {
-  if (n.last_error) return n.last_error;
+  if (withheld(n.last_error)) {
+    if (failing(n)) return "Its owner can see why.";
+  } else if (n.last_error) return n.last_error;
   if (n.maintenance) return n.maintenance_reason ? `Maintenance: ${n.maintenance_reason}` : 'In maintenance';
   if (n.fault) return `Fault: ${n.fault}`;
   if (n.health === 'Critical') return 'The controller reports the health Critical';
