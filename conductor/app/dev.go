@@ -109,7 +109,7 @@ func announce(ctx context.Context, out io.Writer, url, how string) error {
 		}
 	}
 	_, err := fmt.Fprintf(out,
-		"Ingot serves fake machines on %s until you press Ctrl-C. In another terminal:\n\n%s\n\n  openstack baremetal node create --driver fake-hardware --name first\n  openstack baremetal node list\n\n", url, how)
+		"Ingot serves fake machines on %s until you press Ctrl-C, and the dashboard on %s/ui. In another terminal:\n\n%s\n\n  openstack baremetal node create --driver fake-hardware --name first\n  openstack baremetal node list\n\n", url, url, how)
 	return err
 }
 
