@@ -132,7 +132,7 @@ func TestActionsOnManyMachines(t *testing.T) {
 	}
 	p.click("The same in a shell")
 	p.shows("openstack baremetal node provide n3")
-	p.click("Provide 1 machine")
+	p.click("Provide: 1 machine")
 	p.shows("1 request accepted")
 	s.is("n3", "available")
 	p.until("document.querySelector('dialog .machines').innerText.includes('available')")

@@ -91,7 +91,7 @@ const sideways = `(() => {
 
 // overlaps lists texts and controls that lie upon each other.
 const overlaps = `(() => {
-	const list = [...document.querySelectorAll('button, a, input, select, summary, h1, h2, h3, label, dt, dd, th, td')]
+	const list = [...(document.querySelector('dialog[open]') ?? document).querySelectorAll('button, a, input, select, summary, h1, h2, h3, label, dt, dd, th, td')]
 		.filter((e) => e.checkVisibility() && !e.closest('.hidden, .skip, .menu > div, .spacer') && !(window.innerWidth <= 700 && e.closest('table.stack thead')) && e.tagName !== 'OPTION')
 		.map((e) => {
 			const r = e.getBoundingClientRect(), c = e.closest('td, th, .cut')?.getBoundingClientRect();
@@ -174,23 +174,69 @@ func TestEveryPageLooksRight(t *testing.T) {
 			if theme == "dark" { // colours alone differ
 				continue
 			}
-			for _, w := range widths {
-				p.size(w, 800)
-				p.does("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-				for what, script := range map[string]string{"too wide": sideways, "overlaps": overlaps} {
-					faults := js[[]string](p, script)
-					for until := time.Now().Add(patience / 10); len(faults) > 0 && time.Now().Before(until); {
-						time.Sleep(50 * time.Millisecond) // the page may still be at it
-						faults = js[[]string](p, script)
-					}
-					for _, fault := range faults {
-						t.Errorf("%s, %d px, %s: %s", v.name, w, what, fault)
-					}
-				}
-				if pictures {
-					p.shot(fmt.Sprintf("%s-%d", v.name, w))
-				}
-			}
+			p.fits(v.name)
 		}
 	}
+}
+
+// fits fails the test where what is shown is cut off, overlaps or is wider than the window, at each width.
+func (p *page) fits(what string) {
+	p.Helper()
+	for _, w := range widths {
+		p.size(w, 800)
+		p.does("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+		for kind, script := range map[string]string{"too wide": sideways, "overlaps": overlaps} {
+			faults := js[[]string](p, script)
+			for until := time.Now().Add(patience / 10); len(faults) > 0 && time.Now().Before(until); {
+				time.Sleep(50 * time.Millisecond) // the page may still be at it
+				faults = js[[]string](p, script)
+			}
+			for _, fault := range faults {
+				p.Errorf("%s, %d px, %s: %s", what, w, kind, fault)
+			}
+		}
+		if pictures {
+			p.shot(fmt.Sprintf("%s-%d", what, w))
+		}
+	}
+	p.size(1280, 800)
+}
+
+// TestDialogsLookRight, and the page to sign in, as the pages do.
+func TestDialogsLookRight(t *testing.T) {
+	kit.NeedPrograms(t, "npm")
+	_, set := keystone(t)
+	s := start(t, set...)
+	p := open(t, s.d.URL)
+	look := func(name string) {
+		t.Helper()
+		for _, theme := range []string{"light", "dark"} {
+			p.theme(theme)
+			p.shot(name + "-" + theme)
+			p.accessible(name+", "+theme, theme == "dark")
+		}
+		p.fits(name)
+	}
+	p.visit("/ui/")
+	p.shows("Sign in to Keystone with")
+	look("sign-in")
+
+	fleet := start(t)
+	fleet.available("rack1-u01-with-a-name-that-is-rather-long-for-a-machine", "")
+	fleet.node("rack1-u02", "")
+	p = open(t, fleet.d.URL)
+	p.visit("/ui/")
+	p.until("document.querySelectorAll('.machines-table tbody a').length === 2")
+	p.click("Choose all machines in the table")
+	p.click("Start maintenance …")
+	p.click("The same in a shell")
+	look("group")
+	p.click("Cancel")
+	p.click("rack1-u01")
+	p.click("Deploy …")
+	p.fill("SSH keys", "no key")
+	p.click("Check")
+	p.click("More of the config drive")
+	p.click("The same in a shell")
+	look("deploy")
 }

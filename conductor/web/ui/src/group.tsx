@@ -128,7 +128,7 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
         </button>
         {!results && (
           <button type="button" class={action.danger ? 'main danger' : 'main'} disabled={can.length === 0} onClick={run}>
-            {action.title} {plural(can.length, 'machine')}
+            {action.title}: {plural(can.length, 'machine')}
           </button>
         )}
       </footer>
