@@ -508,6 +508,16 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	if err := notify(os.Getenv, "READY=1"); err != nil {
 		log.Warn("service manager", "err", err)
 	}
+	watched := make(chan struct{})
+	watchCtx, stopWatch := context.WithCancel(context.WithoutCancel(ctx)) // the end takes its time, too
+	go func() {
+		defer close(watched)
+		watchdog(watchCtx, os.Getenv, func(ctx context.Context) bool { return answers(ctx, handler) }, log)
+	}()
+	defer func() {
+		stopWatch()
+		<-watched
+	}()
 	err = g.Wait()
 	log.Info("ingotd stops")
 	return err

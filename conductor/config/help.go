@@ -21,6 +21,7 @@ func Help() string {
   --new-installation  start without any node when the database is lost or can't be used; its remains are moved aside
   --print-config      print the configuration as it would be used, and exit
   --print-example     print a configuration file with all keys and defaults, commented out, and exit
+  --version           print the version, and exit
 
 Each key can also be set by an environment variable: INGOT_NETBOOT_INTERFACE sets netboot.interface.
 Lists are separated by commas. The keys, with their defaults:

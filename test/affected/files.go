@@ -35,6 +35,8 @@ var readers = []reader{
 	{"docs/reference/ironic-differences.md", []string{"conductor/api"}},
 	{"docs/howto/runbook.md", []string{"tools/monitoring"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
+	{"docs/howto/upgrade.md", []string{"test/packages"}},
+	{"tools/package/...", []string{"test/packages"}}, // a separate module
 	{"docs/howto/keepalived.md", []string{"conductor/app"}},
 	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a separate module

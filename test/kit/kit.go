@@ -31,7 +31,7 @@ var packages = map[string]string{
 	"qemu-img": "qemu-utils", "qemu-nbd": "qemu-utils", "grub-mkimage": "grub-common", "sgdisk": "gdisk",
 	"sfdisk": "fdisk", "ip": "iproute2", "dnsmasq": "dnsmasq-base", "setpriv": "util-linux",
 	"busybox": "busybox-static", "protoc": "protobuf-compiler", "openstack": "python3-openstackclient",
-	"xz": "xz-utils", "depmod": "kmod", "modprobe": "kmod",
+	"man": "man-db", "xz": "xz-utils", "depmod": "kmod", "modprobe": "kmod",
 }
 
 // MustRun reports whether a test may not be skipped.

@@ -81,7 +81,9 @@ Credentials, where the conductor requires them, come from the environment, as fo
   a token        OS_TOKEN
   TLS            OS_CACERT, a file with the certificates to trust
 
-or from a context, for several sites: see ingot context.`,
+or from a context, for several sites: see ingot context.
+
+ingot --version prints the version.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
@@ -105,7 +107,7 @@ or from a context, for several sites: see ingot context.`,
 	root.PersistentFlags().AddFlagSet(root.Flags()) // the commands below have them too
 	root.AddCommand(p.topCommand(), p.contextCommand(), p.nodeCommand(), p.bmcCommand(), p.portCommand(),
 		p.driverCommand(), p.ruleCommand(), p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(),
-		p.ramdiskCommand(), p.imageCommand(), p.labCommand())
+		p.ramdiskCommand(), p.imageCommand(), p.labCommand(), p.manualCommand())
 	return root
 }
 

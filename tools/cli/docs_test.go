@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/tools/cli/manual"
 )
 
 // TestReference keeps docs/reference/ingot*.md true to the commands: the pages are made from them, one for each command
@@ -31,10 +32,10 @@ func TestReference(t *testing.T) {
 		name := "ingot-" + c.Name() + ".md"
 		var b strings.Builder
 		fmt.Fprintf(&b, "# %s\n\n%s\n%s.\n\n", c.CommandPath(), head, c.Short)
-		for _, sub := range leaves(c) {
+		for _, sub := range manual.Leaves(c) {
 			fmt.Fprintf(&b, "- [%s](#%s)\n", strings.TrimPrefix(sub.CommandPath(), c.CommandPath()+" "), anchor(sub))
 		}
-		for _, sub := range leaves(c) {
+		for _, sub := range manual.Leaves(c) {
 			describe(&b, sub)
 		}
 		pages[name] = b.String()
@@ -56,20 +57,6 @@ func TestReference(t *testing.T) {
 	for name, want := range pages {
 		kit.Document(t, filepath.Join(dir, name), want)
 	}
-}
-
-// leaves lists the commands below c that do something, in the order of the help.
-func leaves(c *cobra.Command) (all []*cobra.Command) {
-	for _, sub := range c.Commands() {
-		if !sub.IsAvailableCommand() {
-			continue
-		}
-		if sub.Runnable() {
-			all = append(all, sub)
-		}
-		all = append(all, leaves(sub)...)
-	}
-	return all
 }
 
 func anchor(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
