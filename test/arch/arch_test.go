@@ -116,6 +116,7 @@ var may = map[string][]string{
 	"conductor/store/prepared": {},
 	"conductor/store/seal":     {"conductor/guard/keyfile"},
 	"conductor/app/drain":      {"conductor/engine"},
+	"conductor/app/setup":      {"conductor/config"},
 	"conductor/app/doctor": {"conductor/agents", "conductor/config", "conductor/agents/erasure",
 		"conductor/guard/keyfile",
 		"conductor/netboot", "conductor/netboot/probe", "conductor/observe/shortage", "conductor/store",

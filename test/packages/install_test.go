@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -218,6 +219,47 @@ func (c *conductor) runs() bool {
 	}
 }
 
+// atATerminal runs ingotd setup at a terminal, on a network without a DHCP server, and takes all its proposals. It
+// leaves the users' file out, for the next setup to make.
+func (r *root) atATerminal() {
+	r.t.Helper()
+	kit.NeedPrograms(r.t, "script", "ip")
+	cmd := exec.CommandContext(r.t.Context(), "unshare", "--net", "sh", "-c", `ip link set lo up
+ip link add eth1 type veth peer name far
+ip address add 10.0.0.1/24 dev eth1
+ip link set eth1 up
+ip link set far up
+exec script --quiet --return --command "chroot '$1' ingotd setup" /dev/null`, "sh", r.dir)
+	cmd.Stdin = strings.NewReader(strings.Repeat("\n", 20))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		r.t.Fatalf("ingotd setup at a terminal: %v\n%s", err, out)
+	}
+	text := strings.ReplaceAll(string(out), "\r", "")
+	for _, want := range []string{"eth1         10.0.0.1/24", "no DHCP server answers",
+		"Interface of the provisioning network, or none [eth1]: ", "First address for machines [10.0.0.128]: ",
+		"boot files", "ports", "free space", "systemctl enable --now ingotd"} {
+		if !strings.Contains(text, want) {
+			r.t.Errorf("ingotd setup does not print %q:\n%s", want, text)
+		}
+	}
+	effective := r.run("ingotd", "--config", "/etc/ingot/ingotd.yaml", "--print-config")
+	if !strings.Contains(effective, "range_start: 10.0.0.128") || !strings.Contains(effective, "auth: http_basic") {
+		r.t.Errorf("the configuration that setup made is:\n%s", effective)
+	}
+	if got := r.owner("/var/lib/ingot/images"); got != "755 ingot:ingot" {
+		r.t.Errorf("the folder for images is %s", got)
+	}
+	again := exec.CommandContext(r.t.Context(), "unshare", "--net", "chroot", r.dir, "ingotd", "setup", "--yes",
+		"--interface", "none")
+	if out, err := again.CombinedOutput(); err == nil || !strings.Contains(string(out), "--force") {
+		r.t.Errorf("a second setup: %v\n%s", err, out)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "etc/ingot/htpasswd")); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // TestInstallUpgradeRemovePurge is the life of the packages in a clean root: the program starts as its own user, an
 // upgrade keeps data and the changed configuration, removing keeps them, too, and purging removes them.
 func TestInstallUpgradeRemovePurge(t *testing.T) {
@@ -225,7 +267,7 @@ func TestInstallUpgradeRemovePurge(t *testing.T) {
 	r := newRoot(t)
 	r.systemd()
 	said := r.install(one(t, dir, "ingotd_*.deb"), one(t, dir, "ingot_*.deb"))
-	if !strings.Contains(said, "systemctl enable --now ingotd") {
+	if !strings.Contains(said, "ingotd setup") {
 		t.Errorf("the installation does not say what is next:\n%s", said)
 	}
 	if got, want := r.asked(), "systemctl --system daemon-reload\n"; got != want {
@@ -250,13 +292,26 @@ func TestInstallUpgradeRemovePurge(t *testing.T) {
 		}
 	}
 
+	r.atATerminal()
+	agents := kit.FreeAddr(t)
+	said = kit.Run(t, "unshare", "--net", "chroot", r.dir, "ingotd", "setup", "--yes", "--force", "--interface", "none",
+		"--advertise", agents)
+	_, login, ok := strings.Cut(said, "OS_USERNAME=admin OS_PASSWORD=")
+	password, _, _ := strings.Cut(login, "\n")
+	if !ok || !strings.Contains(said, "\n  systemctl enable --now ingotd\n") {
+		t.Fatalf("ingotd setup does not print a password and the next command:\n%s", said)
+	}
+	for _, file := range []string{"/etc/ingot/ingotd.yaml", "/etc/ingot/htpasswd"} {
+		if got := r.owner(file); got != "640 root:ingot" {
+			t.Errorf("%s is %s after setup", file, got)
+		}
+	}
 	config := filepath.Join(r.dir, "etc/ingot/ingotd.yaml")
 	f, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	agents := kit.FreeAddr(t)
-	if _, err := f.WriteString("hostname: a\nagents:\n  listen: " + agents + "\n  advertise: " + agents + "\n"); err != nil {
+	if _, err := f.WriteString("  listen: " + agents + "\n"); err != nil { // its last section is agents
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {
@@ -272,7 +327,13 @@ func TestInstallUpgradeRemovePurge(t *testing.T) {
 	c.hears(t, "WATCHDOG=1")
 	ingot := func(args ...string) string {
 		t.Helper()
-		return r.run(append([]string{"ingot", "--endpoint", c.url}, args...)...)
+		return r.run(append([]string{"env", "OS_AUTH_TYPE=http_basic", "OS_USERNAME=admin", "OS_PASSWORD=" + password,
+			"ingot", "--endpoint", c.url}, args...)...)
+	}
+	if resp, err := http.Get(c.url + "/v1/nodes"); err != nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("the API without a password: %v %v, want 401", resp, err)
+	} else if err := resp.Body.Close(); err != nil {
+		t.Error(err)
 	}
 	ingot("node", "create", "kept", "--driver", "fake-hardware")
 
