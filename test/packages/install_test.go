@@ -337,8 +337,7 @@ func TestInstallUpgradeRemovePurge(t *testing.T) {
 	}
 	ingot("node", "create", "kept", "--driver", "fake-hardware")
 
-	second := t.TempDir()
-	makePackages(t, second, "-version", "v9.9.9")
+	second := later(t)
 	r.install(one(t, second, "ingotd_*.deb"), one(t, second, "ingot_*.deb"))
 	if got, want := r.asked(), "systemctl --system daemon-reload\ndeb-systemd-invoke try-restart ingotd.service\n"; got != want {
 		t.Errorf("the upgrade asks systemd:\n%swant:\n%s", got, want)

@@ -42,20 +42,43 @@ func absolute(t *testing.T, path string) string {
 	return a
 }
 
-var first struct {
+var shared struct {
 	sync.Mutex
-	made bool
+	made map[string]bool
 }
 
 // packages is the folder with the packages of this source.
 func packages(t *testing.T) string {
 	t.Helper()
-	dir := absolute(t, source+"/build/test/packages/first")
-	first.Lock()
-	defer first.Unlock()
-	if !first.made {
-		makePackages(t, dir)
-		first.made = true
+	return once(t, "first")
+}
+
+// later is the folder with those of a later version, and with a ramdisk of files that have their names in them.
+func later(t *testing.T) string {
+	t.Helper()
+	ramdisk := t.TempDir()
+	for _, name := range ramdiskFiles {
+		if err := os.WriteFile(filepath.Join(ramdisk, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return once(t, "later", "-version", "v9.9.9", "-ramdisk", ramdisk)
+}
+
+var ramdiskFiles = []string{"manifest.json", "vmlinuz", "initramfs"}
+
+// once makes packages once for all tests.
+func once(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	dir := absolute(t, source+"/build/test/packages/"+name)
+	shared.Lock()
+	defer shared.Unlock()
+	if !shared.made[name] {
+		makePackages(t, dir, args...)
+		if shared.made == nil {
+			shared.made = map[string]bool{}
+		}
+		shared.made[name] = true
 	}
 	return dir
 }
@@ -241,6 +264,57 @@ func TestHardening(t *testing.T) {
 	if level > 1.9 {
 		t.Errorf("exposure level %.1f, want at most 1.9:\n%s", level, out)
 	}
+}
+
+// TestUnitsAreRead: systemd knows every line of the units. What it reports beside that, such as a program that is not
+// here, does not matter.
+func TestUnitsAreRead(t *testing.T) {
+	kit.NeedPrograms(t, "systemd-analyze")
+	for _, name := range []string{"ingotd.service", "ingotd.socket"} {
+		unit := filepath.Join(t.TempDir(), name)
+		verify := func(text string) string {
+			t.Helper()
+			if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, _ := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
+			var about []string
+			for line := range strings.Lines(string(out)) {
+				if strings.HasPrefix(line, unit+":") { // with the number of a line
+					about = append(about, line)
+				}
+			}
+			return strings.Join(about, "")
+		}
+		text := read(t, filepath.Join(source, "tools/package/files", name))
+		if out := verify(text); out != "" {
+			t.Errorf("systemd does not understand %s:\n%s", name, out)
+		}
+		if verify(strings.Replace(text, "[Install]", "Sandbox=yes\n[Install]", 1)) == "" {
+			t.Error("an unknown line is not found")
+		}
+	}
+}
+
+// TestRamdiskPackage: the files that make ramdisk wrote, where ingotd setup looks for them, for all architectures.
+func TestRamdiskPackage(t *testing.T) {
+	out := later(t)
+	unpacked := t.TempDir()
+	kit.Run(t, "dpkg-deb", "-x", one(t, out, "ingot-ramdisk_*_all.deb"), unpacked)
+	for _, name := range ramdiskFiles {
+		file := filepath.Join(unpacked, "usr/lib/ingot/ramdisk", name)
+		if st, err := os.Stat(file); err != nil || st.Mode() != 0o644 {
+			t.Errorf("%s: %v (%v), want a file for all to read", name, st, err)
+		} else if got := read(t, file); got != name {
+			t.Errorf("%s has %q", name, got)
+		}
+	}
+	kit.NeedPrograms(t, "rpm")
+	list := kit.Run(t, "rpm", "-qlp", "--nosignature", one(t, out, "ingot-ramdisk-*.noarch.rpm"))
+	if !strings.Contains(list, "/usr/lib/ingot/ramdisk/manifest.json\n") {
+		t.Errorf("the rpm has:\n%s", list)
+	}
+	checkSums(t, out)
 }
 
 // TestUnitInTheHowTo: docs/howto/upgrade.md shows the service as it is packaged.
