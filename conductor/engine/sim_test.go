@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -172,8 +173,9 @@ func (w *world) kill() {
 func (w *world) killAll() {
 	w.kill()
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range w.conds {
+	all := slices.Collect(maps.Values(w.conds))
+	w.mu.Unlock()
+	for _, c := range all { // not with the lock, which what it does at last may need
 		c.die()
 		<-c.ended
 	}
