@@ -98,8 +98,8 @@ func (g goal) met() bool { return g.Most && g.Is <= g.Want || !g.Most && g.Is >=
 // promised is the number of nodes of which memory and processor time are promised; fewer need less anyway.
 const promised = 10_000
 
-// slack is how many seconds the longest queue time may be more than 2.1 times the median: where all come at once and
-// each has its turn, it is twice the median.
+// slack is how many seconds the longest queue time may be more than twice the median, which it is where all come at
+// once and each has its turn.
 const slack = 1
 
 // goals holds the figures against what is promised.
@@ -118,7 +118,7 @@ func (r *report) goals() (all []goal) {
 		if x.Taken > 0 {
 			most(max(x.TakenOwners, x.TakenSessions), 30, "s after the lease until %d nodes were taken over", x.Taken)
 		}
-		most(x.QueueMax, 2.1*x.QueueP50+slack, "s of the longest queue time: twice the median, a twentieth more, and a second")
+		most(x.QueueMax, 2*x.QueueP50+slack, "s of the longest queue time: twice the median and a second")
 		most(float64(x.Overlaps), 0, "controllers that were asked twice at once")
 		most(float64(x.Failed), 0, "deployments that failed")
 		if x.Watchers > 0 {
