@@ -252,7 +252,7 @@ func deploySettings(d *Deploy) []setting {
 		{"deploy.boot_timeout", &d.BootTimeout, 30 * time.Minute, positive{},
 			"Time that a machine may take from power-on to a connected agent."},
 		{"deploy.session_grace", &d.SessionGrace, time.Minute, positive{},
-			"Time that an agent may be disconnected before its machine is booted again; longer while agents of others come back."},
+			"Time that an agent may be disconnected before its machine is booted again; longer while others come back."},
 		{"deploy.silence", &d.Silence, 30 * time.Minute, positive{},
 			"Time that a connected agent may report nothing about its plan."},
 		{"deploy.max_boots", &d.MaxBoots, 3, atLeast(1), "Boots of the agent for one job before the job fails."},
