@@ -2,7 +2,7 @@
 // deployment would take, and why.
 import type { Machine } from './node';
 import { Loaded, useRead } from './read';
-import { Card, Empty, Facts, Fault, Sign } from './parts';
+import { Card, Empty, Facts, Fault, Sign, Table } from './parts';
 import { size } from './format';
 
 interface Disk {
@@ -171,27 +171,16 @@ function Found({ v, ports, root }: { n: Machine; v: Inventory; ports: any[]; roo
 export function Rows({ head, rows }: { head: string[]; rows: unknown[][] }) {
   if (rows.length === 0) return <p class="hint">None were found.</p>;
   return (
-    <div class="scrolls">
-      <table class="stack">
-        <thead>
-          <tr>
-            {head.map((h) => (
-              <th key={h}>{h}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.map((r, i) => (
-            <tr key={i}>
-              {r.map((c, k) => (
-                <td key={k} data-name={head[k]} class="words">
-                  {c === null || c === undefined || c === '' ? '–' : String(c)}
-                </td>
-              ))}
-            </tr>
+    <Table heads={head} stack>
+      {rows.map((r, i) => (
+        <tr key={i}>
+          {r.map((c, k) => (
+            <td key={k} data-name={head[k]} class="words">
+              {c === null || c === undefined || c === '' ? '–' : String(c)}
+            </td>
           ))}
-        </tbody>
-      </table>
-    </div>
+        </tr>
+      ))}
+    </Table>
   );
 }

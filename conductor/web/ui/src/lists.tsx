@@ -4,7 +4,7 @@ import { ask, may } from './api';
 import { fleet } from './live';
 import { useStore } from './store';
 import { Loaded, useRead } from './read';
-import { Ago, Bar, Card, Command, Empty, Facts, Fault, Sign, Time } from './parts';
+import { Ago, Bar, Card, Command, Empty, Facts, Fault, Sign, Table, Time } from './parts';
 import { plural } from './format';
 import { kindOf, kinds, kindText } from './states';
 import { count } from './group';
@@ -226,43 +226,29 @@ export function AllocationsPage() {
             </Empty>
           ) : (
             <Card title={plural(v.allocations.length, 'allocation')} wide>
-              <div class="scrolls">
-                <table class="stack">
-                  <thead>
-                    <tr>
-                      <th>Name</th>
-                      <th>State</th>
-                      <th>Machine</th>
-                      <th>Wanted</th>
-                      <th>Owner</th>
-                      <th>Made</th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {v.allocations.map((a) => (
-                      <tr key={a.uuid}>
-                        <td data-name="Name" class="words">
-                          {a.name ?? a.uuid}
-                        </td>
-                        <td data-name="State" class="words">
-                          <Sign kind={a.state === 'error' ? 'failed' : a.state === 'active' ? 'active' : 'working'} /> {a.state}
-                          {a.last_error && `: ${a.last_error}`}
-                        </td>
-                        <td data-name="Machine">
-                          {a.node_uuid ? <a href={'/ui/nodes/' + a.node_uuid}>{nameFor(a.node_uuid)}</a> : '–'}
-                        </td>
-                        <td data-name="Wanted" class="words">
-                          {[a.resource_class, ...(a.traits ?? [])].filter(Boolean).join(', ')}
-                        </td>
-                        <td data-name="Owner">{a.owner ?? '–'}</td>
-                        <td data-name="Made" class="num">
-                          <Time at={a.created_at} />
-                        </td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <Table heads={['Name', 'State', 'Machine', 'Wanted', 'Owner', 'Made']} stack>
+                {v.allocations.map((a) => (
+                  <tr key={a.uuid}>
+                    <td data-name="Name" class="words">
+                      {a.name ?? a.uuid}
+                    </td>
+                    <td data-name="State" class="words">
+                      <Sign kind={a.state === 'error' ? 'failed' : a.state === 'active' ? 'active' : 'working'} /> {a.state}
+                      {a.last_error && `: ${a.last_error}`}
+                    </td>
+                    <td data-name="Machine">
+                      {a.node_uuid ? <a href={'/ui/nodes/' + a.node_uuid}>{nameFor(a.node_uuid)}</a> : '–'}
+                    </td>
+                    <td data-name="Wanted" class="words">
+                      {[a.resource_class, ...(a.traits ?? [])].filter(Boolean).join(', ')}
+                    </td>
+                    <td data-name="Owner">{a.owner ?? '–'}</td>
+                    <td data-name="Made" class="num">
+                      <Time at={a.created_at} />
+                    </td>
+                  </tr>
+                ))}
+              </Table>
             </Card>
           )
         }
@@ -370,32 +356,21 @@ export function SettingsPage() {
             <Empty title="No setting is like that." />
           ) : (
             <Card title={plural(list.length, 'setting')} wide>
-              <div class="scrolls">
-                <table class="stack settings">
-                  <thead>
-                    <tr>
-                      <th>Setting</th>
-                      <th>Value</th>
-                      <th>Meaning</th>
-                    </tr>
-                  </thead>
-                  <tbody>
-                    {list.map((s) => (
-                      <tr key={s.key}>
-                        <td data-name="Setting" class="words mono">
-                          {s.key}
-                        </td>
-                        <td data-name="Value" class="words mono">
-                          {s.value === s.default ? s.value || '–' : <strong>{s.value || '–'}</strong>}
-                        </td>
-                        <td data-name="Meaning" class="words">
-                          {s.text}
-                        </td>
-                      </tr>
-                    ))}
-                  </tbody>
-                </table>
-              </div>
+              <Table heads={['Setting', 'Value', 'Meaning']} stack more="settings">
+                {list.map((s) => (
+                  <tr key={s.key}>
+                    <td data-name="Setting" class="words mono">
+                      {s.key}
+                    </td>
+                    <td data-name="Value" class="words mono">
+                      {s.value === s.default ? s.value || '–' : <strong>{s.value || '–'}</strong>}
+                    </td>
+                    <td data-name="Meaning" class="words">
+                      {s.text}
+                    </td>
+                  </tr>
+                ))}
+              </Table>
             </Card>
           )
         }

@@ -24,9 +24,14 @@ function theme(): Theme {
   }
 }
 
+// setTheme shows the page in a theme. The style sheet knows two, and no third for the system's.
+const prefersDark = matchMedia('(prefers-color-scheme: dark)');
+let meant: Theme = theme();
 function setTheme(t: Theme) {
-  document.documentElement.dataset.theme = t;
+  meant = t;
+  document.documentElement.dataset.theme = t === 'auto' ? (prefersDark.matches ? 'dark' : 'light') : t;
 }
+prefersDark.addEventListener('change', () => setTheme(meant));
 
 function keepTheme(t: Theme) {
   try {
@@ -163,6 +168,6 @@ function App() {
   return s.signed_in ? <Shell /> : <SignIn />;
 }
 
-setTheme(theme());
+setTheme(meant);
 document.addEventListener('click', follow);
 render(<App />, document.getElementById('app')!);

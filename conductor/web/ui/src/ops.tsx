@@ -4,7 +4,7 @@ import { ask, may } from './api';
 import { type Event, fleet } from './live';
 import { Store, useStore } from './store';
 import { Loaded, useRead } from './read';
-import { Card, Command, Empty, Facts, Fault, Field, Sign, Time } from './parts';
+import { Card, Command, Empty, Facts, Fault, Field, Sign, Table, Time } from './parts';
 import { place, setQuery } from './route';
 import { moment, plural, size } from './format';
 
@@ -418,37 +418,25 @@ export function EventsPage() {
               v.log.length === 0 ? (
                 <Empty title="No line is like that." />
               ) : (
-                <div class="scrolls">
-                  <table class="stack">
-                    <thead>
-                      <tr>
-                        <th>When</th>
-                        <th>Machine</th>
-                        <th>Who</th>
-                        <th>What</th>
-                      </tr>
-                    </thead>
-                    <tbody>
-                      {v.log.map((l) => (
-                        <tr key={l.uuid}>
-                          <td data-name="When" class="num">
-                            <Time at={l.created_at} />
-                          </td>
-                          <td data-name="Machine" class="words">
-                            {l.node_deleted ? (l.node_name ?? l.node_uuid) : <a href={'/ui/nodes/' + l.node_uuid}>{l.node_name ?? l.node_uuid}</a>}
-                          </td>
-                          <td data-name="Who" class="words">
-                            {l.user ?? '–'}
-                          </td>
-                          <td data-name="What" class="words">
-                            {l.severity === 'ERROR' && <Sign kind="failed" />}
-                            {l.severity === 'WARNING' && <Sign kind="attention" />} {l.event}
-                          </td>
-                        </tr>
-                      ))}
-                    </tbody>
-                  </table>
-                </div>
+                <Table heads={['When', 'Machine', 'Who', 'What']} stack>
+                  {v.log.map((l) => (
+                    <tr key={l.uuid}>
+                      <td data-name="When" class="num">
+                        <Time at={l.created_at} />
+                      </td>
+                      <td data-name="Machine" class="words">
+                        {l.node_deleted ? (l.node_name ?? l.node_uuid) : <a href={'/ui/nodes/' + l.node_uuid}>{l.node_name ?? l.node_uuid}</a>}
+                      </td>
+                      <td data-name="Who" class="words">
+                        {l.user ?? '–'}
+                      </td>
+                      <td data-name="What" class="words">
+                        {l.severity === 'ERROR' && <Sign kind="failed" />}
+                        {l.severity === 'WARNING' && <Sign kind="attention" />} {l.event}
+                      </td>
+                    </tr>
+                  ))}
+                </Table>
               )
             }
           </Loaded>

@@ -52,6 +52,25 @@ export function Bar({ value, label }: { value: number | null; label: string }) {
   );
 }
 
+// Table is a table that scrolls by itself where it is too wide; with stack its rows become small lists instead, for
+// which its cells have data-name. More are further classes.
+export function Table(p: { heads: string[]; stack?: boolean; more?: string; children: ComponentChildren }) {
+  return (
+    <div class="scrolls">
+      <table class={[p.stack && 'stack', p.more].filter(Boolean).join(' ')}>
+        <thead>
+          <tr>
+            {p.heads.map((h) => (
+              <th key={h}>{h}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{p.children}</tbody>
+      </table>
+    </div>
+  );
+}
+
 export function Time({ at }: { at: string | null | undefined }) {
   if (!at) return <span>–</span>;
   return <time dateTime={at}>{moment(at)}</time>;

@@ -1,7 +1,7 @@
 // Who did what with a machine, and what its hardware says of itself.
 import type { Machine } from './node';
 import { Loaded, useRead } from './read';
-import { Card, Empty, Facts, Fault, Sign, Time } from './parts';
+import { Card, Empty, Facts, Fault, Sign, Table, Time } from './parts';
 import { size } from './format';
 
 interface Entry {
@@ -28,35 +28,22 @@ export function HistoryTab({ n }: { n: Machine }) {
           v.history.length === 0 ? (
             <Empty title="Nothing has happened yet." />
           ) : (
-            <div class="scrolls">
-              <table class="stack">
-                <thead>
-                  <tr>
-                    <th>When</th>
-                    <th>Who</th>
-                    <th>What</th>
-                    <th>Kind</th>
-                    <th>State</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {v.history.map((h) => (
-                    <tr key={h.uuid}>
-                      <td data-name="When" class="num">
-                        <Time at={h.created_at} />
-                      </td>
-                      <td data-name="Who">{h.user ?? <span class="hint">{h.conductor}</span>}</td>
-                      <td data-name="What" class="words">
-                        {h.severity === 'ERROR' && <Sign kind="failed" />}
-                        {h.severity === 'WARNING' && <Sign kind="attention" />} {h.event}
-                      </td>
-                      <td data-name="Kind">{h.event_type}</td>
-                      <td data-name="State">{h.state ?? '–'}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <Table heads={['When', 'Who', 'What', 'Kind', 'State']} stack>
+              {v.history.map((h) => (
+                <tr key={h.uuid}>
+                  <td data-name="When" class="num">
+                    <Time at={h.created_at} />
+                  </td>
+                  <td data-name="Who">{h.user ?? <span class="hint">{h.conductor}</span>}</td>
+                  <td data-name="What" class="words">
+                    {h.severity === 'ERROR' && <Sign kind="failed" />}
+                    {h.severity === 'WARNING' && <Sign kind="attention" />} {h.event}
+                  </td>
+                  <td data-name="Kind">{h.event_type}</td>
+                  <td data-name="State">{h.state ?? '–'}</td>
+                </tr>
+              ))}
+            </Table>
           )
         }
       </Loaded>
@@ -228,42 +215,28 @@ export function Erasures({ n }: { n: Machine }) {
           v.erasures.length === 0 ? (
             <p class="hint">No disk of this machine was erased since its reports are kept.</p>
           ) : (
-            <div class="scrolls">
-              <table class="stack">
-                <thead>
-                  <tr>
-                    <th>When</th>
-                    <th>Disk</th>
-                    <th>Serial</th>
-                    <th>Size</th>
-                    <th>How</th>
-                    <th>Result</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {v.erasures.map((e) => (
-                    <tr key={e.uuid}>
-                      <td data-name="When" class="num">
-                        <Time at={e.received_at} />
-                      </td>
-                      <td data-name="Disk">
-                        {e.disk} {e.model}
-                      </td>
-                      <td data-name="Serial">{e.serial}</td>
-                      <td data-name="Size" class="num">
-                        {size(e.size)}
-                      </td>
-                      <td data-name="How">
-                        {e.level} {e.method && `(${e.method})`}
-                      </td>
-                      <td data-name="Result" class="words">
-                        <Sign kind={e.result === 'erased' || e.result === 'done' || e.result === 'ok' ? 'active' : 'failed'} /> {e.result} {e.error}
-                      </td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <Table heads={['When', 'Disk', 'Serial', 'Size', 'How', 'Result']} stack>
+              {v.erasures.map((e) => (
+                <tr key={e.uuid}>
+                  <td data-name="When" class="num">
+                    <Time at={e.received_at} />
+                  </td>
+                  <td data-name="Disk">
+                    {e.disk} {e.model}
+                  </td>
+                  <td data-name="Serial">{e.serial}</td>
+                  <td data-name="Size" class="num">
+                    {size(e.size)}
+                  </td>
+                  <td data-name="How">
+                    {e.level} {e.method && `(${e.method})`}
+                  </td>
+                  <td data-name="Result" class="words">
+                    <Sign kind={e.result === 'erased' || e.result === 'done' || e.result === 'ok' ? 'active' : 'failed'} /> {e.result} {e.error}
+                  </td>
+                </tr>
+              ))}
+            </Table>
           )
         }
       </Loaded>
