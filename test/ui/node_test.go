@@ -1,78 +1,22 @@
 package ui
 
 import (
-	"context"
-	"net"
-	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/test/kit"
-	"github.com/ingot-metal/ingot/test/kit/ingotd"
-	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/test/kit/rack"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
-
-// racked is an ingotd with simulated machines, which are available: they have controllers, boot from it, and run the
-// session of the real agent.
-func racked(t *testing.T, machines int) (url string, f *fleet.Fleet) {
-	t.Helper()
-	api, boot := kit.FreeAddr(t), kit.FreeAddr(t)
-	_, port, err := net.SplitHostPort(boot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := fleet.Site{Dir: t.TempDir(), API: api, Agents: kit.FreeAddr(t), Boot: n}.Write()
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := &ingotd.Output{}
-	cmd := exec.Command(made.Program(t, "ingotd"), "--config", config)
-	cmd.Stdout, cmd.Stderr = log, log
-	ingotd.Run(t, cmd, log)
-	c, err := client.New("http://"+api, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ingotd.Wait(t, "ingotd answers", func() bool {
-		_, err := c.Drivers(t.Context())
-		return err == nil
-	})
-	f, err = fleet.Start(t.Context(), fleet.Options{Nodes: machines, BootURL: "http://" + boot,
-		Boot: 200 * time.Millisecond, Write: 4 * time.Second, Step: 50 * time.Millisecond,
-		Network: byte(80 + os.Getpid()%170)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	d := fleet.NewDriver(c, "available", 3, nil)
-	if err := d.Create(ctx, f.Machines); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Run(ctx); err != nil {
-		t.Fatalf("%v; %s", err, f.Summary(d))
-	}
-	return "http://" + api, f
-}
 
 // TestADeploymentIsFollowedLive from the form to active: with a bar, a rate and the time left, on the machine's page
 // and in the table, and then with the waterfall of its time.
 func TestADeploymentIsFollowedLive(t *testing.T) {
-	url, f := racked(t, 2)
+	r := rack.New(t, nil)
+	f := r.Machines(fleet.Options{Nodes: 2, Boot: 200 * time.Millisecond, Write: 4 * time.Second,
+		Step: 50 * time.Millisecond})
+	r.Drive(f, "available", 3)
+	url := r.URL
 	name := f.Machines[0].Name
 	table := open(t, url)
 	table.visit("/ui/")

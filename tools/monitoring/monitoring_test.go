@@ -3,13 +3,11 @@ package monitoring
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,8 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/observe/metrics"
 	"github.com/ingot-metal/ingot/test/kit"
-	"github.com/ingot-metal/ingot/test/kit/ingotd"
-	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/test/kit/rack"
 	"github.com/ingot-metal/ingot/test/kit/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
@@ -249,62 +246,29 @@ func TestQueries(t *testing.T) {
 // scrapeOfAFleet has a real ingotd deploy machines over IPMI and read the sensors of one with Redfish, and returns what
 // it shows meanwhile.
 func scrapeOfAFleet(t *testing.T) known {
-	api, boot := kit.FreeAddr(t), kit.FreeAddr(t)
-	_, digits, err := net.SplitHostPort(boot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(digits)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := fleet.Site{Dir: t.TempDir(), API: api, Agents: kit.FreeAddr(t), Boot: port,
-		Settings: map[string]map[string]any{"fetch": {"allow": []string{"127.0.0.0/8"}},
-			"health": {"interval": "300ms"},
-			"power":  {"sync_interval": "1s", "call_timeout": "5s", "retries": 1}}}.Write()
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := &ingotd.Output{}
-	cmd := exec.Command(made.Program(t, "ingotd"), "--config", config)
-	cmd.Stdout, cmd.Stderr = log, log
-	ingotd.Run(t, cmd, log)
-	c, err := client.New("http://"+api, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ingotd.Wait(t, "ingotd answers", func() bool {
-		_, err := c.Drivers(t.Context())
-		return err == nil
-	})
+	r := rack.New(t, map[string]map[string]any{"fetch": {"allow": []string{"127.0.0.0/8"}},
+		"health": {"interval": "300ms"},
+		"power":  {"sync_interval": "1s", "call_timeout": "5s", "retries": 1}})
 	b := redfish.Start(t, redfish.Personality(t, "lenovo-xcc"))
-	if _, err := c.CreateNode(t.Context(),
+	if _, err := r.API.CreateNode(t.Context(),
 		client.NewNode{Name: "sensors", Driver: "redfish", DriverInfo: b.Info}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Provision(t.Context(), "sensors", client.ProvisionRequest{Target: "manage"}); err != nil {
+	if err := r.API.Provision(t.Context(), "sensors", client.ProvisionRequest{Target: "manage"}); err != nil {
 		t.Fatal(err)
 	}
-	f, err := fleet.Start(t.Context(), fleet.Options{Nodes: 3, Seed: 1, BootURL: "http://" + boot,
-		Boot: 100 * time.Millisecond, Write: 300 * time.Millisecond, Step: 20 * time.Millisecond,
-		Network: byte(80 + os.Getpid()%170)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	d := fleet.NewDriver(c, "active", 0, nil)
+	f := r.Machines(fleet.Options{Nodes: 3, Seed: 1, Boot: 100 * time.Millisecond, Write: 300 * time.Millisecond,
+		Step: 20 * time.Millisecond})
+	d := fleet.NewDriver(r.API, "active", 0, nil)
 	if err := d.Create(t.Context(), f.Machines); err != nil {
 		t.Fatal(err)
 	}
 	got := known{}
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(t.Context()) }()
+	var err error
 	kit.Eventually(t, 2*time.Minute, "the machines are deployed", func() bool {
-		got.add(read(t, "http://"+api+"/metrics")) // some are shown only while there is work
+		got.add(read(t, r.URL+"/metrics")) // some are shown only while there is work
 		select {
 		case err = <-ended:
 			return true
@@ -321,7 +285,7 @@ func scrapeOfAFleet(t *testing.T) known {
 		case <-time.After(100 * time.Millisecond):
 		case <-t.Context().Done():
 		}
-		got.add(read(t, "http://"+api+"/metrics"))
+		got.add(read(t, r.URL+"/metrics"))
 	}
 	return got
 }
