@@ -37,7 +37,7 @@ type program struct {
 	getenv   func(string) string
 
 	endpoint string
-	site     string // name of a context
+	context  string // name of one
 	output   string
 	format   render.Format // of output
 }
@@ -100,7 +100,7 @@ ingot --version prints the version.`,
 	addFlags(root, []option{
 		opt("endpoint", &p.endpoint,
 			"address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")"),
-		opt("context", &p.site, "name of the site to work on: see ingot context").offering(p.completeContext),
+		opt("context", &p.context, "name of the site to work on: see ingot context").offering(p.completeContext),
 		opt("output,o", &p.output, "how to print: "+strings.Join(render.Formats, ", ")+"TEXT",
 			render.Formats...),
 	})
@@ -138,7 +138,7 @@ func refuseUnknown(cmd *cobra.Command) {
 
 // client makes the client of the conductor.
 func (p *program) client(ctx context.Context) (*client.Client, error) {
-	if err := p.chooseSite(); err != nil {
+	if err := p.chooseContext(); err != nil {
 		return nil, err
 	}
 	return p.login(ctx, cmp.Or(p.endpoint, p.getenv("INGOT_ENDPOINT"), p.getenv("OS_ENDPOINT")))

@@ -7,34 +7,33 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingot-metal/ingot/tools/cli/site"
+	"github.com/ingot-metal/ingot/tools/cli/contexts"
 )
 
-// chooseSite takes the site that the command line or the environment names. Then nothing else of the environment counts
-// for the login: credentials of one site must not go to another.
-func (p *program) chooseSite() error {
-	name := cmp.Or(p.site, p.getenv("INGOT_CONTEXT"), p.getenv("OS_CLOUD"))
-	given := p.endpoint
-	if name == "" {
-		for _, key := range []string{"INGOT_ENDPOINT", "OS_ENDPOINT", "OS_AUTH_URL", "OS_AUTH_TYPE", "OS_TOKEN"} {
-			given = cmp.Or(given, p.getenv(key))
-		}
-		if given != "" {
-			return nil
-		}
-	} else if given != "" && p.site != "" {
+// chooseContext takes the context that the command line or the environment names, or else the one in use, unless one
+// of the two has an address. Then nothing else of the environment counts for the login: credentials of one site must
+// not go to another.
+func (p *program) chooseContext() error {
+	switch {
+	case p.endpoint != "" && p.context != "":
 		return usage("--endpoint and --context contradict each other: give one of them")
-	} else if given != "" {
+	case p.endpoint != "":
 		return nil
 	}
-	sites, err := site.Load(p.getenv)
+	name := cmp.Or(p.context, p.getenv("INGOT_CONTEXT"), p.getenv("OS_CLOUD"))
+	for _, key := range []string{"INGOT_ENDPOINT", "OS_ENDPOINT", "OS_AUTH_URL", "OS_AUTH_TYPE", "OS_TOKEN"} {
+		if name == "" && p.getenv(key) != "" {
+			return nil
+		}
+	}
+	known, err := contexts.Load(p.getenv)
 	if err != nil {
 		return err
 	}
-	if name = cmp.Or(name, sites.Current); name == "" {
+	if name = cmp.Or(name, known.Current); name == "" {
 		return nil
 	}
-	s, err := sites.Find(name)
+	s, err := known.Find(name)
 	if err != nil {
 		return usage("%v", err)
 	}
@@ -50,7 +49,7 @@ func (p *program) chooseSite() error {
 
 func (p *program) contextList() *cobra.Command {
 	return local(&cobra.Command{Use: "list", Short: "List contexts"}, nil, func(context.Context, []string) error {
-		sites, err := site.Load(p.getenv)
+		known, err := contexts.Load(p.getenv)
 		if err != nil {
 			return err
 		}
@@ -62,8 +61,8 @@ func (p *program) contextList() *cobra.Command {
 			File     string `json:"file"`
 		}
 		var all []shown
-		for _, s := range sites.All() {
-			all = append(all, shown{s.Name, s.Name == sites.Current, cmp.Or(s.Env["OS_ENDPOINT"], s.Env["OS_AUTH_URL"]),
+		for _, s := range known.All() {
+			all = append(all, shown{s.Name, s.Name == known.Current, cmp.Or(s.Env["OS_ENDPOINT"], s.Env["OS_AUTH_URL"]),
 				s.Env["OS_USERNAME"], s.File})
 		}
 		if len(all) == 0 && p.format.ForPeople() {
@@ -80,11 +79,11 @@ func (p *program) contextUse() *cobra.Command {
 	return local(&cobra.Command{Use: "use NAME", Short: `Make a context the one that counts when none is named; "" for none`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: p.completeContext}, nil,
 		func(_ context.Context, args []string) error {
-			sites, err := site.Load(p.getenv)
+			known, err := contexts.Load(p.getenv)
 			if err != nil {
 				return err
 			}
-			if err := sites.Use(args[0]); err != nil {
+			if err := known.Use(args[0]); err != nil {
 				return usage("%v", err)
 			}
 			return p.say("%s", choose(args[0] == "", "no context is in use", "context "+args[0]+" is in use"))
@@ -100,7 +99,7 @@ func (p *program) contextSet() *cobra.Command {
 		opt("user", &user, "log in by HTTP basic as this user; the password is asked for, or in $OS_PASSWORD").freeText(),
 		opt("cacert", &cacert, "file with the certificates to trust"),
 	}, func(_ context.Context, args []string) error {
-		sites, err := site.Load(p.getenv)
+		known, err := contexts.Load(p.getenv)
 		if err != nil {
 			return err
 		}
@@ -114,7 +113,7 @@ func (p *program) contextSet() *cobra.Command {
 				return usage("--user needs a password: set OS_PASSWORD")
 			}
 		}
-		if err := sites.Set(args[0], p.endpoint, user, password, cacert); err != nil {
+		if err := known.Set(args[0], p.endpoint, user, password, cacert); err != nil {
 			return usage("%v", err)
 		}
 		return p.say("context %s is set; use it with --context %s, or always with: ingot context use %s", args[0], args[0],
@@ -126,11 +125,11 @@ func (p *program) contextDelete() *cobra.Command {
 	return local(&cobra.Command{Use: "delete NAME", Short: "Delete a context that ingot context set has written",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: p.completeContext}, nil,
 		func(_ context.Context, args []string) error {
-			sites, err := site.Load(p.getenv)
+			known, err := contexts.Load(p.getenv)
 			if err != nil {
 				return err
 			}
-			if err := sites.Remove(args[0]); err != nil {
+			if err := known.Remove(args[0]); err != nil {
 				return usage("%v", err)
 			}
 			return p.say("context %s is deleted", args[0])
@@ -139,14 +138,14 @@ func (p *program) contextDelete() *cobra.Command {
 
 // completeContext offers the names of contexts.
 func (p *program) completeContext(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	sites, err := site.Load(p.getenv)
+	known, err := contexts.Load(p.getenv)
 	if err != nil || len(args) > 0 {
 		return nil, noFiles
 	}
-	return mapped(sites.All(), func(s *site.Site) string { return s.Name }), noFiles
+	return mapped(known.All(), func(s *contexts.Context) string { return s.Name }), noFiles
 }
 
-// contextCommand has the commands for sites.
+// contextCommand has the commands for contexts.
 func (p *program) contextCommand() *cobra.Command {
 	return group(&cobra.Command{Use: "context", Short: "Choose among several sites",
 		Long: `A context is a site: the address of its conductor, and how to log in. Those are the entries of clouds.yaml, as for the

@@ -40,7 +40,8 @@ func New(t testing.TB, settings map[string]map[string]any) *Rack {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := fleet.Site{Dir: t.TempDir(), API: api, Agents: kit.FreeAddr(t), Boot: port, Settings: settings}.Write()
+	config, err := fleet.Site{Dir: t.TempDir(), API: api, Agents: kit.FreeAddr(t), Boot: port,
+		Settings: settings}.Write()
 	if err != nil {
 		t.Fatal(err)
 	}

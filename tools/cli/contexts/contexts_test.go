@@ -1,4 +1,4 @@
-package site
+package contexts
 
 import (
 	"maps"
@@ -74,7 +74,7 @@ func TestClouds(t *testing.T) {
 // alone.
 func TestOwnFile(t *testing.T) {
 	getenv := user(t, map[string]string{"clouds.yaml": clouds})
-	load := func() *Sites {
+	load := func() *Contexts {
 		t.Helper()
 		s, err := Load(getenv)
 		if err != nil {

@@ -1,6 +1,6 @@
-// Package site knows the sites of a user: where a conductor is, and how to log in. They are the entries of clouds.yaml,
-// as for the openstack command, and those of a file of the same form that ingot writes itself.
-package site
+// Package contexts knows the contexts of a user: where the conductor of a site is, and how to log in there. They are
+// the entries of clouds.yaml, as for the openstack command, and those of a file of the same form that ingot writes itself.
+package contexts
 
 import (
 	"cmp"
@@ -16,8 +16,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Site is one entry: what the environment would say to reach it.
-type Site struct {
+// Context is one entry: what the environment would say to reach it.
+type Context struct {
 	Name string
 	File string            // where it stands
 	Env  map[string]string // OS_..., and OS_ENDPOINT
@@ -25,9 +25,9 @@ type Site struct {
 	unchecked bool // it would take any certificate
 }
 
-// Sites are all entries of a user.
-type Sites struct {
-	all     []Site
+// Contexts are all entries of a user.
+type Contexts struct {
+	all     []Context
 	Current string // the one that is used when none is named; may be ""
 	own     string // the file that Set, Use and Remove write
 }
@@ -66,9 +66,9 @@ const maxFile = 1 << 20
 
 // Load reads the files: those that openstack reads, of which the first that exists counts, with the secure.yaml beside
 // it, and ingot's own, which comes first where both have a name. getenv is os.Getenv.
-func Load(getenv func(string) string) (*Sites, error) {
+func Load(getenv func(string) string) (*Contexts, error) {
 	config := cmp.Or(getenv("XDG_CONFIG_HOME"), filepath.Join(getenv("HOME"), ".config"))
-	s := &Sites{own: cmp.Or(getenv("INGOT_CONTEXTS"), filepath.Join(config, "ingot", "contexts.yaml"))}
+	s := &Contexts{own: cmp.Or(getenv("INGOT_CONTEXTS"), filepath.Join(config, "ingot", "contexts.yaml"))}
 	own, err := read(s.own)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func read(names ...string) (f file, err error) {
 			continue
 		}
 		if err != nil {
-			return f, fmt.Errorf("read the sites: %w", err)
+			return f, fmt.Errorf("read the contexts: %w", err)
 		}
 		if len(text) > maxFile {
 			return f, fmt.Errorf("%s is longer than %d bytes", name, maxFile)
@@ -112,7 +112,7 @@ func read(names ...string) (f file, err error) {
 			Clouds  map[string]yaml.Node
 		}
 		if err := yaml.Unmarshal(text, &raw); err != nil {
-			return f, fmt.Errorf("%s is not a file of sites: %w", name, err)
+			return f, fmt.Errorf("%s is not a file of contexts: %w", name, err)
 		}
 		f.Current = cmp.Or(raw.Current, f.Current)
 		for key, node := range raw.Clouds {
@@ -126,10 +126,11 @@ func read(names ...string) (f file, err error) {
 	return f, nil
 }
 
-func (s *Sites) add(name string, f file) {
+func (s *Contexts) add(name string, f file) {
 	for _, key := range slices.Sorted(maps.Keys(f.Clouds)) {
 		if e := f.Clouds[key]; s.index(key) < 0 {
-			s.all = append(s.all, Site{Name: key, File: name, Env: e.env(), unchecked: e.Verify != nil && !*e.Verify})
+			s.all = append(s.all,
+				Context{Name: key, File: name, Env: e.env(), unchecked: e.Verify != nil && !*e.Verify})
 		}
 	}
 }
@@ -150,15 +151,15 @@ func (e *entry) env() map[string]string {
 	return out
 }
 
-func (s *Sites) index(name string) int {
-	return slices.IndexFunc(s.all, func(x Site) bool { return x.Name == name })
+func (s *Contexts) index(name string) int {
+	return slices.IndexFunc(s.all, func(x Context) bool { return x.Name == name })
 }
 
 // All lists the sites, those of ingot's own file first, each by name.
-func (s *Sites) All() []Site { return slices.Clone(s.all) }
+func (s *Contexts) All() []Context { return slices.Clone(s.all) }
 
 // Find returns the site of a name.
-func (s *Sites) Find(name string) (*Site, error) {
+func (s *Contexts) Find(name string) (*Context, error) {
 	i := s.index(name)
 	if i < 0 {
 		names := make([]string, len(s.all))
@@ -179,7 +180,7 @@ func (s *Sites) Find(name string) (*Site, error) {
 }
 
 // Use makes a site the one that is used when none is named; "" makes it none.
-func (s *Sites) Use(name string) error {
+func (s *Contexts) Use(name string) error {
 	if name != "" {
 		if _, err := s.Find(name); err != nil {
 			return err
@@ -193,7 +194,7 @@ func (s *Sites) Use(name string) error {
 
 // Set writes an entry of ingot's own file: its endpoint and a basic login, without which nothing but the address is
 // changed.
-func (s *Sites) Set(name, endpoint, user, password, cacert string) error {
+func (s *Contexts) Set(name, endpoint, user, password, cacert string) error {
 	return s.change(func(f *file) error {
 		e := f.Clouds[name]
 		e.Endpoint, e.CACert = cmp.Or(endpoint, e.Endpoint), cmp.Or(cacert, e.CACert)
@@ -209,7 +210,7 @@ func (s *Sites) Set(name, endpoint, user, password, cacert string) error {
 }
 
 // Remove takes an entry out of ingot's own file.
-func (s *Sites) Remove(name string) error {
+func (s *Contexts) Remove(name string) error {
 	return s.change(func(f *file) error {
 		if _, ok := f.Clouds[name]; !ok {
 			if at, err := s.Find(name); err == nil {
@@ -226,7 +227,7 @@ func (s *Sites) Remove(name string) error {
 }
 
 // change rewrites ingot's own file, which only its user may read: it has passwords.
-func (s *Sites) change(do func(*file) error) error {
+func (s *Contexts) change(do func(*file) error) error {
 	f, err := read(s.own)
 	if err != nil {
 		return err
