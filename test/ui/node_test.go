@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/test/kit/rack"
+	"github.com/ingot-metal/ingot/test/kit/simulated"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
 
 // TestADeploymentIsFollowedLive from the form to active: with a bar, a rate and the time left, on the machine's page
 // and in the table, and then with the waterfall of its time.
 func TestADeploymentIsFollowedLive(t *testing.T) {
-	r := rack.New(t, nil)
+	r := simulated.New(t, nil)
 	f := r.Machines(fleet.Options{Nodes: 2, Boot: 200 * time.Millisecond, Write: 4 * time.Second,
 		Step: 50 * time.Millisecond})
 	r.Drive(f, "available", 3)

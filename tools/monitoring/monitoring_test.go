@@ -20,8 +20,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/observe/metrics"
 	"github.com/ingot-metal/ingot/test/kit"
-	"github.com/ingot-metal/ingot/test/kit/rack"
 	"github.com/ingot-metal/ingot/test/kit/redfish"
+	"github.com/ingot-metal/ingot/test/kit/simulated"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
 
@@ -246,7 +246,7 @@ func TestQueries(t *testing.T) {
 // scrapeOfAFleet has a real ingotd deploy machines over IPMI and read the sensors of one with Redfish, and returns what
 // it shows meanwhile.
 func scrapeOfAFleet(t *testing.T) known {
-	r := rack.New(t, map[string]map[string]any{"fetch": {"allow": []string{"127.0.0.0/8"}},
+	r := simulated.New(t, map[string]map[string]any{"fetch": {"allow": []string{"127.0.0.0/8"}},
 		"health": {"interval": "300ms"},
 		"power":  {"sync_interval": "1s", "call_timeout": "5s", "retries": 1}})
 	b := redfish.Start(t, redfish.Personality(t, "lenovo-xcc"))

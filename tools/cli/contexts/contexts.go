@@ -1,5 +1,5 @@
 // Package contexts knows the contexts of a user: where the conductor of a site is, and how to log in there. They are
-// the entries of clouds.yaml, as for the openstack command, and those of a file of the same form that ingot writes itself.
+// the entries of clouds.yaml, as for the openstack command, and those of a file of the same form that ingot writes.
 package contexts
 
 import (

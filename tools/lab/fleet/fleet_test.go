@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/test/kit"
-	"github.com/ingot-metal/ingot/test/kit/rack"
+	"github.com/ingot-metal/ingot/test/kit/simulated"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
 
 // drive takes the nodes of a fast fleet to active.
-func drive(r *rack.Rack, o fleet.Options, tries int) (*fleet.Fleet, *fleet.Driver) {
+func drive(r *simulated.Site, o fleet.Options, tries int) (*fleet.Fleet, *fleet.Driver) {
 	o.Boot, o.Write, o.Step = 200*time.Millisecond, 500*time.Millisecond, 20*time.Millisecond
 	f := r.Machines(o)
 	return f, r.Drive(f, "active", tries)
@@ -22,7 +22,7 @@ func drive(r *rack.Rack, o fleet.Options, tries int) (*fleet.Fleet, *fleet.Drive
 // and the agents' protocol; then their agents are gone, and their instances run.
 func TestFromEnrolToActive(t *testing.T) {
 	const nodes = 10
-	f, d := drive(rack.New(t, nil), fleet.Options{Nodes: nodes}, 0)
+	f, d := drive(simulated.New(t, nil), fleet.Options{Nodes: nodes}, 0)
 	if got := d.States(); got["active"] != nodes || len(d.Failed()) != 0 {
 		t.Errorf("states %v, failed %v", got, d.Failed())
 	}
@@ -46,7 +46,7 @@ func TestFromEnrolToActive(t *testing.T) {
 // node from becoming active.
 func TestFaults(t *testing.T) {
 	const nodes = 20
-	c := rack.New(t, map[string]map[string]any{
+	c := simulated.New(t, map[string]map[string]any{
 		"deploy": {"session_grace": "1s", "boot_timeout": "20s", "max_boots": 10},
 		"power":  {"timeout": "2s", "sync_interval": "5s"},
 	})
@@ -68,7 +68,7 @@ func TestFaults(t *testing.T) {
 // TestSameSeedSameMachines: a fleet is made of its seed.
 func TestSameSeedSameMachines(t *testing.T) {
 	ids := func(seed uint64) (all []string) {
-		f, err := fleet.Start(t.Context(), fleet.Options{Nodes: 3, Seed: seed, Network: rack.Network})
+		f, err := fleet.Start(t.Context(), fleet.Options{Nodes: 3, Seed: seed, Network: simulated.Network})
 		if err != nil {
 			t.Fatal(err)
 		}

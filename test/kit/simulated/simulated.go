@@ -1,0 +1,92 @@
+// Package simulated is an ingotd of a test's own with simulated machines: they have controllers, boot from it, and run
+// the session of the real agent.
+package simulated
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
+	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/tools/lab/fleet"
+)
+
+// Network is the block of loopback addresses of this process's machines: other tests of this host may run some, too.
+var Network = byte(80 + os.Getpid()%170)
+
+// Site is the ingotd: its API, and where machines boot.
+type Site struct {
+	t         testing.TB
+	API       *client.Client
+	URL, Boot string
+}
+
+// New starts an ingotd with settings beside those that a fleet needs, and ends it with the test.
+func New(t testing.TB, settings map[string]map[string]any) *Site {
+	t.Helper()
+	api, boot := kit.FreeAddr(t), kit.FreeAddr(t)
+	_, digits, err := net.SplitHostPort(boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(digits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := fleet.Site{Dir: t.TempDir(), API: api, Agents: kit.FreeAddr(t), Boot: port,
+		Settings: settings}.Write()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &ingotd.Output{}
+	cmd := exec.Command(made.Program(t, "ingotd"), "--config", config)
+	cmd.Stdout, cmd.Stderr = log, log
+	ingotd.Run(t, cmd, log)
+	r := &Site{t: t, URL: "http://" + api, Boot: "http://" + boot}
+	if r.API, err = client.New(r.URL, nil); err != nil {
+		t.Fatal(err)
+	}
+	ingotd.Wait(t, "ingotd answers", func() bool {
+		_, err := r.API.Drivers(t.Context())
+		return err == nil
+	})
+	return r
+}
+
+// Machines starts machines that boot from the ingotd, and ends them with the test.
+func (r *Site) Machines(o fleet.Options) *fleet.Fleet {
+	r.t.Helper()
+	o.BootURL, o.Network = r.Boot, Network
+	f, err := fleet.Start(r.t.Context(), o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			r.t.Error(err)
+		}
+	})
+	return f
+}
+
+// Drive makes nodes of machines and takes them to a provision state, each with so many tries more than one.
+func (r *Site) Drive(f *fleet.Fleet, target string, tries int) *fleet.Driver {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
+	defer cancel()
+	d := fleet.NewDriver(r.API, target, tries, nil)
+	if err := d.Create(ctx, f.Machines); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := d.Run(ctx); err != nil {
+		r.t.Fatalf("%v; %s", err, f.Summary(d))
+	}
+	return d
+}
