@@ -15,7 +15,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages clean
+.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages release clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -146,6 +146,12 @@ conformance: ## Generated requests to a real Ironic and to ingotd, and their ans
 
 packages: ## Build deb and rpm of ingotd, ingot and, after make ramdisk, ingot-ramdisk into build/packages/, with checksums and lists of what is in them
 	$(QUICK) $(GO) -C tools/package run . -source $(CURDIR) -out $(CURDIR)/build/packages -ramdisk $(CURDIR)/build/ramdisk/server
+
+release: ## Build and sign a release of the tagged commit, into build/release/ (KEY=fingerprint of a key that gpg has)
+	@[ -n '$(KEY)' ] || { echo 'make release: name the key to sign with, by its fingerprint: make release KEY=...' >&2; exit 1; }
+	@$(GO) -C tools/package run . -source $(CURDIR) -release '$(KEY)' -show-version
+	@$(MAKE) --no-print-directory ramdisk
+	$(QUICK) $(GO) -C tools/package run . -source $(CURDIR) -out $(CURDIR)/build/release -ramdisk $(CURDIR)/build/ramdisk/server -release '$(KEY)'
 
 clean: ## Remove what was built
 	rm -rf bin build

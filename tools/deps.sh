@@ -75,6 +75,8 @@ group() {
 		need keepalived "an address that moves between conductors"
 		need lintian "checks Debian packages"
 		need rpm "reads the other packages"
+		need gnupg "signs and checks a release"
+		need gpgv "checks it with one key alone"
 		need mmdebstrap "makes the system that packages are installed in"
 		need systemd "measures what the service may do"
 		need man-db "shows the manual pages"

@@ -15,6 +15,7 @@ go -C tools/lint build -o "$linters" .
 go -C tools/lint vet .
 go -C tools/bundle vet ./...
 go -C tools/package vet .
+go -C test/packages/helm vet .
 go -C tools/lint test . >/dev/null || go -C tools/lint test .
 "$linters" text $sources $(present '*.md')
 "$linters" twins $sources

@@ -37,6 +37,7 @@ var readers = []reader{
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
 	{"docs/howto/upgrade.md", []string{"test/packages"}},
 	{"tools/package/...", []string{"test/packages"}}, // a separate module
+	{"test/packages/helm/...", []string{"test/packages"}},
 	{"docs/howto/keepalived.md", []string{"conductor/app"}},
 	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a separate module

@@ -74,6 +74,44 @@ func follow(t *testing.T, files map[string][]byte, p pointer, mediaType string, 
 	return data
 }
 
+// unpack unpacks the only layer of an image, as root.
+func unpack(t *testing.T, layer []byte) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	untar := exec.Command("tar", "--extract", "--directory", dir, "--same-permissions", "--numeric-owner", "--xattrs",
+		"--xattrs-include=security.capability")
+	untar.Stdin = bytes.NewReader(layer)
+	if out, err := untar.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+// unpackImage is the root directory of a container.
+func unpackImage(t *testing.T) (dir string) {
+	t.Helper()
+	files := layoutFiles(t, one(t, packages(t), "ingotd-*-oci.tar"))
+	for name, data := range files {
+		if !strings.HasPrefix(name, "blobs/") || !bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+			continue
+		}
+		z, err := gzip.NewReader(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return unpack(t, layer)
+	}
+	t.Fatal("the image has no layer")
+	return ""
+}
+
 // TestContainerImage reads the image back as a container engine does, and starts the program in it as its user, with
 // the capabilities that it needs for DHCP and TFTP and no others.
 func TestContainerImage(t *testing.T) {
@@ -137,16 +175,7 @@ func TestContainerImage(t *testing.T) {
 	if got := fmt.Sprintf("sha256:%x", sha256.Sum256(layer)); got != config.RootFS.DiffIDs[0] {
 		t.Errorf("the unpacked layer is %s, want %s", got, config.RootFS.DiffIDs[0])
 	}
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	untar := exec.Command("tar", "--extract", "--directory", dir, "--same-permissions", "--numeric-owner", "--xattrs",
-		"--xattrs-include=security.capability")
-	untar.Stdin = bytes.NewReader(layer)
-	if out, err := untar.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	dir := unpack(t, layer)
 	program := filepath.Join(dir, "usr/bin/ingotd")
 	if n, err := unix.Getxattr(program, "security.capability", make([]byte, 64)); err != nil || n != 20 {
 		t.Errorf("the program's capabilities have %d bytes (%v), want 20", n, err)

@@ -104,8 +104,8 @@ func TestTwoBuildsGiveTheSameBytes(t *testing.T) {
 	if got := read(t, filepath.Join(again, "SHA256SUMS")); got != sums {
 		t.Errorf("checksums of the first build:\n%s\nof the second:\n%s", sums, got)
 	}
-	if n := strings.Count(sums, "\n"); n != 7 {
-		t.Errorf("SHA256SUMS has %d lines, want 7: deb, rpm and SBOM of ingotd and ingot, and an image\n%s", n, sums)
+	if n := strings.Count(sums, "\n"); n != 8 {
+		t.Errorf("SHA256SUMS has %d lines, want 8: deb, rpm and SBOM of ingotd and ingot, an image and a chart\n%s", n, sums)
 	}
 	checkSums(t, again)
 }

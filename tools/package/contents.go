@@ -175,6 +175,7 @@ func (b *build) write(name, arch, about string, entries []entry, set func(*nfpm.
 		info := &nfpm.Info{Name: name, Arch: arch, Platform: "linux", Version: b.version, VersionSchema: "none",
 			Section: "admin", Maintainer: maintainer, Vendor: "Ingot", Homepage: "https://github.com/ingot-metal/ingot",
 			License: "Apache-2.0", Description: about, MTime: b.when, DisableGlobbing: true, Target: format}
+		info.RPM.Signature.SignFn = b.signRPM
 		info.RPM.BuildHost, info.RPM.Packager = "localhost", maintainer // else the name of this machine
 		if format == "deb" {
 			info.License = "" // it is in the file copyright, and Debian has no such field

@@ -1,6 +1,6 @@
 // Package makes Ingot's packages: deb and rpm with the programs, their units, manual pages and completions, a container
-// image, a list of what is in them (SBOM) and their checksums. It is a module of its own, so that the product does not
-// depend on nfpm.
+// image, a Helm chart, a list of what is in them (SBOM) and their checksums. It is a module of its own, so that the
+// product does not depend on nfpm.
 //
 // The programs are compiled here, for each architecture. The same commit gives the same bytes: all times are the
 // commit's. What the packages contain is the table in contents.go, and texts are in files/.
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -45,6 +46,8 @@ type build struct {
 	version string // that of the packages
 	when    time.Time
 	arches  []string
+	key     string // that a release is signed with, as gpg knows it; empty: this is no release
+	signRPM func(io.Reader) ([]byte, error)
 }
 
 func run(ctx context.Context, args []string) (err error) {
@@ -55,6 +58,7 @@ func run(ctx context.Context, args []string) (err error) {
 	fl.StringVar(&b.ramdisk, "ramdisk", "build/ramdisk/server", "`folder` of a ramdisk to pack, if it exists")
 	fl.StringVar(&b.program, "version", "", "`version`, as of git describe (default: that of the commit)")
 	show := fl.Bool("show-version", false, "print the version that packages have, and do nothing else")
+	fl.StringVar(&b.key, "release", "", "make a release, signed with this `key`, a fingerprint that gpg knows")
 	arches := fl.String("arch", "amd64,arm64", "`architectures`, with commas between them")
 	if err := fl.Parse(args); err != nil {
 		return err
@@ -72,10 +76,26 @@ func run(ctx context.Context, args []string) (err error) {
 	if err := b.identify(ctx); err != nil {
 		return err
 	}
+	if b.key != "" {
+		if err := b.mayRelease(ctx); err != nil {
+			return err
+		}
+	}
 	if *show {
 		fmt.Println(b.version)
 		return nil
 	}
+	if b.key != "" {
+		if err := b.complete(); err != nil {
+			return err
+		}
+		b.signRPM = b.signer(ctx)
+	}
+	return b.make(ctx)
+}
+
+// make makes everything.
+func (b *build) make(ctx context.Context) error {
 	if err := b.empty(); err != nil {
 		return err
 	}
@@ -101,7 +121,13 @@ func run(ctx context.Context, args []string) (err error) {
 	if err := b.image(); err != nil {
 		return err
 	}
-	return b.sums()
+	if err := b.chart(); err != nil {
+		return err
+	}
+	if err := b.sums(); err != nil || b.key == "" {
+		return err
+	}
+	return b.sign(ctx)
 }
 
 // identify finds the version and the time of the commit. SOURCE_DATE_EPOCH overrides the time
@@ -168,7 +194,7 @@ func (b *build) empty() error {
 	if err := os.MkdirAll(b.out, 0o755); err != nil {
 		return err
 	}
-	for _, pattern := range []string{"ingot*", "SHA256SUMS"} {
+	for _, pattern := range []string{"ingot*", "SHA256SUMS*"} {
 		old, err := filepath.Glob(filepath.Join(b.out, pattern))
 		if err != nil {
 			return err

@@ -73,8 +73,7 @@ func (b *build) image() (err error) {
 	if err != nil {
 		return err
 	}
-	// A tag has neither ~ nor +.
-	tag := strings.NewReplacer("~", "-", "+", "-").Replace(b.version)
+	tag := b.imageTag()
 	all.Annotations = map[string]string{
 		"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": "ingotd:" + tag,
 	}
