@@ -176,6 +176,10 @@ var rulings = map[string]ruling{
 	"DELETE /ingot/v1/nodes/{node}/quarantine":              {rule: access.IngotQuarantine},
 	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},
 	"GET /ingot/v1/nodes/{node}/steps":                      {rule: access.IngotProgress},
+	"POST /ingot/v1/nodes/{node}/console":                   {rule: access.NodeSetConsole},
+	"GET /ingot/v1/nodes/{node}/console/{session}":          {rule: access.NodeSetConsole},
+	"POST /ingot/v1/nodes/{node}/console/{session}":         {rule: access.NodeSetConsole},
+	"DELETE /ingot/v1/nodes/{node}/console/{session}":       {rule: access.NodeSetConsole},
 	"POST /ingot/v1/nodes/{node}/plan":                      {rule: access.NodeProvision},
 	"POST /ingot/v1/nodes/{node}/rule_check":                {rule: access.InspectionRuleCreate},
 

@@ -20,7 +20,7 @@ type auditor interface{ Write(e audit.Entry) }
 // What machines send without authentication is not a person's request.
 func (s *Server) audited(seen *served) bool {
 	return s.cfg.Audit != nil && seen.call != nil && seen.route != nil && seen.route.Access != call.Public &&
-		seen.route.Method != http.MethodGet
+		seen.route.Method != http.MethodGet && !seen.route.Session
 }
 
 // Bounds of what a line has of a request: names of attributes, and bytes of a text.

@@ -33,9 +33,10 @@ func (s *Server) Forwarded(w http.ResponseWriter, r *http.Request, from peer.Ori
 // reads reports whether a request changes nothing.
 func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// logger logs about a request; those that change nothing may come every second.
+// logger logs about a request; those that change nothing, or are part of a session, may come every second.
 func (s *Server) logger(r *http.Request) func(text string, args ...any) {
-	if reads(r) {
+	path, _ := normalise(r.URL.EscapedPath())
+	if rt, _, _ := s.routes.find(r.Method, path); reads(r) || rt != nil && rt.Session {
 		return s.log.Debug
 	}
 	return s.log.Info

@@ -58,7 +58,9 @@ func (s *Server) served(r *http.Request, seen *served, from *peer.Origin) {
 		return
 	}
 	took := seen.took
-	if took == 0 {
+	switch {
+	case seen.route != nil && seen.route.Session:
+	case took == 0:
 		took = time.Since(seen.began)
 	}
 	if s.cfg.Meter != nil {

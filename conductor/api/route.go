@@ -48,7 +48,7 @@ func (s *Server) table() []call.Route {
 	s.find = finder.New(st)
 	s.ports = ports.New(st, s.find, cfg.Drivers, log)
 	s.volumes = volumes.New(st, s.find)
-	s.parts = parts.New(st, en, s.find, cfg.Drivers, cfg.Hardware, cfg.Hostname, log)
+	s.parts = parts.New(st, en, s.find, cfg.Drivers, cfg.Hardware, cfg.Consoles, cfg.Hostname, log)
 	ns, ts := nodes.New(st, en, s.find, cfg.Drivers, cfg.Hostname, cfg.Several, cfg.MaxVersion), templates.New(st)
 	return slices.Concat(
 		catalog.New(st, cfg.Drivers, cfg.Hostname, cfg.Conductors, cfg.MaxVersion).Routes(),

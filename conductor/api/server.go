@@ -150,6 +150,8 @@ type Config struct {
 	Progress own.Progress
 	// Hardware implements the nodes' interfaces; with nil none can do anything but power and boot devices.
 	Hardware *hardware.Set
+	// Consoles are sessions at the consoles of this conductor's nodes; nil: none can be opened.
+	Consoles parts.Consoles
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
 	// Settings are those in use, without secrets; nil: they are not shown.
@@ -501,7 +503,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 	default:
 		rep, answer = s.atOwner(ctx, rt, c, id, tags, elsewhere, rep, raw, sent)
 	}
-	if c.User != "" && r.Method != http.MethodGet {
+	if c.User != "" && r.Method != http.MethodGet && !rt.Session {
 		status := 0
 		if answer != nil {
 			status = answer.Status

@@ -24,11 +24,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api"
 	"github.com/ingot-metal/ingot/conductor/app/drain"
 	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/console"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/member"
 	"github.com/ingot-metal/ingot/conductor/netboot"
@@ -323,6 +325,14 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		},
 	}
 	ac.Meter, ac.From = numbers, func(r *http.Request) string { return clients.Address(r).String() }
+	consoles := console.New(func(n *node.Node) (power.Driver, error) {
+		d, err := open.Open(n)
+		if err != nil {
+			return nil, err
+		}
+		return power.Checked(d, func() error { return en.Here(n) }, nil), nil
+	}, lines.Part("consoles"))
+	ac.Consoles = consoles
 	if sent != nil {
 		ac.Tracer = sent
 	}
@@ -489,7 +499,8 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		stopping()
 		last, cancel := context.WithTimeout(context.WithoutCancel(gctx), stopLimit)
 		defer cancel()
-		hub.Close() // those who follow would keep it waiting
+		hub.Close() // those who follow would keep it waiting, and so would those who work at consoles
+		consoles.Stop()
 		err := web.Shutdown(last)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = web.Close()

@@ -194,3 +194,58 @@ func TestForgedRequestsOfPages(t *testing.T) {
 		t.Error("a dashboard that is turned off is served")
 	}
 }
+
+// TestConsolesThroughTheDashboard: a console is its user's, with the same proofs as any other request of a page; it
+// ends for who signs out, and neither many consoles nor much input cost the server more than their bounds.
+func TestConsolesThroughTheDashboard(t *testing.T) {
+	p := withUsers(t)
+	d := newDashboard(t, p.URL, "127.0.0.1")
+	cookie, csrf := signIn(t, p)
+	page := []string{"Cookie", cookie, "X-Ingot-CSRF", csrf, "Origin", p.URL, "Sec-Fetch-Site", "same-origin"}
+	do := func(want int, method, path, body string, headers ...string) string {
+		t.Helper()
+		r, out := d.send(method, path, body, headers...)
+		if r.StatusCode != want {
+			t.Fatalf("%s %s = %d %.300s, want %d", method, path, r.StatusCode, out, want)
+		}
+		return out
+	}
+	for i := range 12 {
+		do(201, "POST", "/ui/api/v1/nodes", fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d"}`, i), page...)
+	}
+	const at = "/ui/api/ingot/v1/nodes/n0/console"
+	for _, headers := range [][]string{{"Cookie", cookie}, {"X-Ingot-CSRF", csrf},
+		{"Cookie", cookie, "X-Ingot-CSRF", csrf, "Origin", "http://evil.example"},
+		{"Cookie", cookie, "X-Ingot-CSRF", csrf, "Sec-Fetch-Site", "same-site"}} {
+		if r, out := d.send("POST", at, "{}", headers...); r.StatusCode != 401 && r.StatusCode != 403 {
+			t.Errorf("a console is opened with %q: %d %s", headers, r.StatusCode, out)
+		}
+	}
+	_, after, _ := strings.Cut(do(200, "POST", at, "{}", page...), `"session":"`)
+	session, _, _ := strings.Cut(after, `"`)
+	read := at + "/" + session
+	do(200, "GET", read, "", page...)
+	do(403, "GET", read, "", "Cookie", cookie)
+	bob := []string{"Authorization", "Basic Ym9iOnNlY3JldA=="}
+	for _, method := range []string{"GET", "DELETE"} {
+		do(404, method, "/ingot/v1/nodes/n0/console/"+session, "", bob...)
+	}
+	do(404, "POST", "/ingot/v1/nodes/n0/console/"+session, `{"input":"eA=="}`, bob...)
+	do(409, "POST", "/ingot/v1/nodes/n0/console", "{}", bob...)
+
+	full := 0
+	for i := 1; i < 12; i++ {
+		r, _ := d.send("POST", fmt.Sprintf("/ui/api/ingot/v1/nodes/n%d/console", i), "{}", page...)
+		if r.StatusCode == 503 {
+			full++
+		}
+	}
+	if full != 4 { // 8 for each user
+		t.Errorf("%d of 12 consoles were refused, want 4", full)
+	}
+	do(400, "POST", read, `{"input":"`+strings.Repeat("AAAA", 4000)+`"}`, page...)
+	do(413, "POST", read, `{"input":"`+strings.Repeat("A", 2<<20)+`"}`, page...)
+	do(204, "DELETE", "/ui/session", "", page...)
+	do(401, "GET", read, "", page...)
+	do(401, "POST", read, `{"input":"eA=="}`, page...)
+}

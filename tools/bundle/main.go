@@ -31,7 +31,7 @@ func main() {
 }
 
 // shipped are the packages that become part of the bundle.
-var shipped = []string{"preact"}
+var shipped = []string{"preact", "@xterm/xterm"}
 
 func run(ui string, check bool) error {
 	modules, err := npm.Fetch(shipped...)

@@ -33,6 +33,9 @@ type Route struct {
 	Fields bool  // shows one object, of which ?fields= chooses fields
 	Stream bool  // answers with a stream of events rather than JSON
 	Text   bool  // answers with plain text rather than JSON
+	// Session: one of many requests of a session, of which the one that began it is in log, audit log and history: this
+	// is not. It may wait for something to happen, and how long that takes says nothing about the server.
+	Session bool
 	// For those who write clients, see package openapi.
 	Args    Args         // arguments of the query, where Query is Named
 	Takes   *rest.Schema // schema of the body; nil: no body

@@ -47,6 +47,7 @@ type Handlers struct {
 	find     *finder.Finder
 	drivers  *driver.Table
 	hardware *hardware.Set
+	consoles Consoles // nil: none can be opened
 	hostname string
 	log      *slog.Logger
 
@@ -54,9 +55,10 @@ type Handlers struct {
 }
 
 // New makes Handlers of the conductor hostname.
-func New(st nodeStore, en machines, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string,
-	log *slog.Logger) *Handlers {
-	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hardware: hw, hostname: hostname, log: log}
+func New(st nodeStore, en machines, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, consoles Consoles,
+	hostname string, log *slog.Logger) *Handlers {
+	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hardware: hw, consoles: consoles,
+		hostname: hostname, log: log}
 }
 
 // atOwner makes the handler of a route that asks the node's controller at once, which only the node's owner may.
@@ -76,7 +78,7 @@ func (s *Handlers) atOwner(handle func(context.Context, *call.Call) (*call.Reply
 func (s *Handlers) Routes() []call.Route {
 	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	later, done := call.None(http.StatusAccepted), call.None(http.StatusNoContent)
-	rs := []call.Route{
+	rs := append(s.consoleRoutes(), []call.Route{
 		{Method: get, Path: "/v1/nodes/{node}/traits", Access: call.Read, Since: rest.VersionTraits,
 			Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.find.Named(s.listTraits)},
 		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Barred: true,
@@ -151,7 +153,7 @@ func (s *Handlers) Routes() []call.Route {
 			Since: rest.VersionRAID, Answers: call.OK(map[string]string{}), Handle: s.getDiskProperties},
 		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: call.Admin,
 			Answers: call.OK(rest.MapOf(methodShape)), Handle: s.listDriverMethods},
-	}
+	}...)
 	vendor, methodArg := call.Answers{http.StatusOK: call.Anything, http.StatusAccepted: nil},
 		call.Args{"method": call.Text}
 	takes := rest.MapOf(nil) // also of GET: clients of Ironic send the arguments of get_subscription so

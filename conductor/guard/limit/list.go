@@ -54,6 +54,17 @@ const (
 	EventReadersPerUser = 64
 )
 
+// Consoles of machines that people work at through the API.
+const (
+	Consoles        = 16              // that a conductor has open
+	ConsolesPerUser = 8               // the same of one user
+	ConsoleOutput   = 256 << 10       // bytes of the newest output, for a reader who comes back
+	ConsoleInput    = 4 << 10         // bytes that were typed and wait for the machine to take them
+	ConsoleWait     = 8 * time.Second // of a reader for output: half of the requests to a peer may wait so
+	ConsoleIdle     = 20 * time.Second
+	ConsoleLife     = 8 * time.Hour
+)
+
 // Scrapes of metrics.
 const (
 	ScrapesAtOnce      = 4  // that are answered at one time, at all listeners

@@ -112,7 +112,18 @@ func (c *checked) Vendor(ctx context.Context) (name string, err error) {
 	return name, err
 }
 
-// WatchConsole goes on for as long as its caller wants: its time says nothing.
+// Console and WatchConsole go on for as long as their caller wants: their time says nothing.
+func (c *checked) Console(ctx context.Context, in io.Reader, out io.Writer) error {
+	d, ok := c.Driver.(Console)
+	if !ok {
+		return c.lacks("work at the console")
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	return d.Console(WithCheck(ctx, c.check), in, out)
+}
+
 func (c *checked) WatchConsole(ctx context.Context, w io.Writer) error {
 	d, ok := c.Driver.(ConsoleWatcher)
 	if !ok {

@@ -115,6 +115,13 @@ type ConsoleWatcher interface {
 	WatchConsole(ctx context.Context, w io.Writer) error
 }
 
+// Console is a Driver by which people can work at the machine's serial console.
+type Console interface {
+	// Console writes the console's output from now on to out, and sends what it reads from in, until ctx ends, the
+	// console breaks off, or one of the two fails; it returns the error of that event. Reads of in end with ctx.
+	Console(ctx context.Context, in io.Reader, out io.Writer) error
+}
+
 // BootImage is where a controller reads an image.
 type BootImage struct {
 	Address string

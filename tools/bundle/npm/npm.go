@@ -25,6 +25,8 @@ type pkg struct{ name, version, sha512 string }
 var packages = []pkg{
 	// what the pages are rendered with; its licence is MIT
 	{"preact", "11.2.0", "/HfHI/7N84e6GrWBJ3J280z3mLaRJiDcSvj/A+y/4AbLnND/1UlGHe1sR6oYuTGwId0nP7dqDU9OnLxMPZ7xBg=="},
+	// shows serial consoles; MIT
+	{"@xterm/xterm", "6.0.0", "TQwDdQGtwwDt+2cgKDLn0IRaSxYu1tSUjgKarSDkUM0ZNiSRXFpjxEsvc/Zgc5kq5omJ+V0a8/kIM2WD3sMOYg=="},
 	// checks pages for accessibility, in tests only; MPL 2.0
 	{"axe-core", "4.14.1", "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="},
 }

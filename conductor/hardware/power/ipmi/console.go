@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -14,21 +15,40 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 )
 
-var _ power.ConsoleWatcher = (*Driver)(nil)
+var (
+	_ power.ConsoleWatcher = (*Driver)(nil)
+	_ power.Console        = (*Driver)(nil)
+)
 
 const (
 	// solPoll is how often the controller is asked for output that it did not send by itself, and gets
 	// acknowledgements.
 	solPoll = 200 * time.Millisecond
+	// solTyping is the same while somebody works at the console and looks at what it says.
+	solTyping = 50 * time.Millisecond
 	// solEnd bounds the end of a console session: a controller that is not told of the end keeps the console busy for a
 	// minute.
 	solEnd = 3 * time.Second
+	// codeConsoleInUse is the answer to Activate Payload while another session has it (IPMI 2.0, section 24.1).
+	codeConsoleInUse types.CompletionCode = 0x80
 )
 
 // WatchConsole reads the console by serial over LAN, without input. A controller has one reader of its console at a
 // time: while another has it, this is refused. All other calls of this Driver wait meanwhile, so it takes one of its
 // own.
 func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
+	quiet, typist := io.Pipe() // no input
+	defer typist.Close()
+	return d.attach(ctx, "read the console", quiet, w, solPoll)
+}
+
+// Console is WatchConsole with input.
+func (d *Driver) Console(ctx context.Context, in io.Reader, out io.Writer) error {
+	return d.attach(ctx, "work at the console", in, out, solTyping)
+}
+
+// attach connects the console with in and out.
+func (d *Driver) attach(ctx context.Context, op string, in io.Reader, out io.Writer, poll time.Duration) error {
 	// The session outlasts ctx by the time that releasing the console takes.
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -38,7 +58,7 @@ func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 	})
 	defer stop()
 	var watched error
-	err := d.do(sctx, "read the console", once, func(sctx context.Context, c *client.Client) error {
+	err := d.do(sctx, op, once, func(sctx context.Context, c *client.Client) error {
 		if err := ctx.Err(); err != nil {
 			watched = err
 			return nil
@@ -46,19 +66,19 @@ func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 		_, err := c.ActivatePayload(sctx,
 			&transport.ActivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1,
 				EnableEncryption: true, EnableAuthentication: true})
+		if code, ok := completionCode(err); ok && code == codeConsoleInUse {
+			return &power.Error{Kind: power.Refused, Err: fmt.Errorf("somebody else has it: %w", err),
+				Hint: "a controller has one console: wait until the other is done, or until the conductor has seen the system's sign of life there"}
+		}
 		if err != nil {
 			return err
 		}
-		quiet, typist := io.Pipe() // no input
-		own := &sink{w: w}
-		watched = c.SOLStream(ctx, quiet, own, &client.SOLStreamOptions{PollInterval: solPoll})
+		own := &sink{w: out}
+		watched = c.SOLStream(ctx, in, own, &client.SOLStreamOptions{PollInterval: poll})
 		if own.err != nil {
 			watched = own.err
 		} else if ctx.Err() != nil {
 			watched = ctx.Err()
-		}
-		if err := typist.Close(); err != nil {
-			d.log.Debug("end of the console", "err", err)
 		}
 		if _, err := c.DeactivatePayload(sctx,
 			&transport.DeactivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1}); err != nil {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,5 +94,32 @@ func TestWatchConsoleWithWrongPassword(t *testing.T) {
 	err := open(t, info).(power.ConsoleWatcher).WatchConsole(t.Context(), &heard{})
 	if power.KindOf(err) != power.Auth {
 		t.Errorf("WatchConsole with a wrong password = %v", err)
+	}
+}
+
+// TestConsole: what is typed reaches the machine, and what it says comes back; while somebody has the console no
+// other session gets it, and it is given back.
+func TestConsole(t *testing.T) {
+	_, m, info := controller(t)
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in, typed := io.Pipe()
+	h := &heard{until: "root~.\r"} // what other programs take for an end is only text
+	got := make(chan error, 1)
+	go func() { got <- open(t, info).(power.Console).Console(t.Context(), in, h) }()
+	attached(t, m, "login: ")
+	err := open(t, info).(power.Console).Console(t.Context(), strings.NewReader(""), &heard{})
+	if power.KindOf(err) != power.Refused || !strings.Contains(err.Error(), "somebody else has it") {
+		t.Errorf("a second console = %v", err)
+	}
+	if _, err := io.WriteString(typed, "root~.\r"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; !errors.Is(err, errHeard) || !strings.HasPrefix(h.text(), "login: ") {
+		t.Fatalf("Console = %v after %q", err, h.text())
+	}
+	if m.Say("y") {
+		t.Error("the console was not given back")
 	}
 }

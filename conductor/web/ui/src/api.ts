@@ -62,6 +62,7 @@ export interface Options {
   passive?: boolean; // asked for by the page itself: it does not keep the session alive
   signal?: AbortSignal;
   headers?: Record<string, string>;
+  keepalive?: boolean; // it is sent although the page is left
 }
 
 // send makes a request and returns the answer, whatever it is.
@@ -82,6 +83,7 @@ export function send(path: string, o: Options = {}): Promise<Response> {
     headers,
     body,
     signal: o.signal,
+    keepalive: o.keepalive,
     credentials: 'same-origin',
     redirect: 'error',
   });

@@ -12,6 +12,7 @@ import { StepsTab } from './steps';
 import { HardwareTab } from './hardware';
 import { Erasures, HealthTab, HistoryTab, SettingsTab } from './records';
 import { MediaTab } from './media';
+import { ConsoleTab } from './console';
 import { Deploy, deployable } from './deploy';
 
 // Machine is a node with all that the API shows of it.
@@ -45,6 +46,7 @@ export const tabs: { path: string; title: string; rule?: string }[] = [
   { path: 'history', title: 'History', rule: 'node:history:get' },
   { path: 'settings', title: 'BIOS and firmware' },
   { path: 'media', title: 'Virtual media' },
+  { path: 'console', title: 'Console', rule: 'node:set_console_state' },
 ];
 
 const version0 = new Store(0);
@@ -138,6 +140,7 @@ export function NodePage({ ident, tab }: { ident: string; tab: string }) {
       {tab === 'health' && <HealthTab n={n} />}
       {tab === 'settings' && <SettingsTab n={n} />}
       {tab === 'media' && <MediaTab n={n} />}
+      {tab === 'console' && <ConsoleTab n={n} />}
     </div>
   );
 }
