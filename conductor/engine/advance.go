@@ -71,6 +71,11 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 	} else if changed != nil {
 		n = changed
 	}
+	if wait, changed, err := e.session(ctx, n); wait > 0 || err != nil {
+		return wait, err
+	} else if changed != nil {
+		n = changed
+	}
 	if n.Job == nil {
 		switch {
 		case !n.Provision.IsStable():

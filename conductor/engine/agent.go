@@ -127,7 +127,7 @@ func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 	if err != nil && !held(err) {
 		e.log.Warn("record that an agent is out of reach", "node", nodeUUID, "err", err)
 	}
-	e.wake(nodeUUID)
+	e.wake(nodeUUID) // which records it if this could not
 }
 
 // The grace of an agent that lost its session is longer while others come back: by a part of it from each of them, and
@@ -144,7 +144,8 @@ func (e *Engine) grace(b *node.Boot) time.Duration {
 	e.mu.Lock()
 	returned := e.returned
 	e.mu.Unlock()
-	end, most := b.LostAt.Add(e.cfg.SessionGrace), b.LostAt.Add(graceMost*e.cfg.SessionGrace)
+	lost := e.hearing.latest(b.LostAt)
+	end, most := lost.Add(e.cfg.SessionGrace), lost.Add(graceMost*e.cfg.SessionGrace)
 	if later := returned.Add(e.cfg.SessionGrace / gracePart); later.After(end) {
 		end = later
 		if end.After(most) {
@@ -197,8 +198,10 @@ func (e *Engine) lives(nodeUUID string) {
 	e.alive[nodeUUID] = time.Now()
 }
 
-// lastSign is when the agent last gave a sign of life, as far as this conductor knows, and not before since.
+// lastSign is when the agent last gave a sign of life, as far as this conductor knows, and neither before since nor
+// before this conductor could hear of it.
 func (e *Engine) lastSign(nodeUUID string, since time.Time) time.Time {
+	since = e.hearing.latest(since)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t, ok := e.alive[nodeUUID]

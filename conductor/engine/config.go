@@ -39,7 +39,9 @@ type Config struct {
 	BootTimeout  time.Duration // from the opened boot window to a connected agent; 30 min
 	SessionGrace time.Duration // how long an agent may be out of reach before its machine is booted anew; 60 s
 	Silence      time.Duration // how long a connected agent may say nothing about its plan; 30 min
-	MaxBoots     int           // boots of the agent per job; 3
+	// how long the store and the session here may say different things of an agent; 5 s, tests take less
+	sessionSettles time.Duration
+	MaxBoots       int // boots of the agent per job; 3
 	// of a machine whose installed system started instead of the agent, per job; 2, negative: none
 	Restarts  int
 	PlanTries int // tries of a plan per boot, if its failure says that trying again makes sense; 2
@@ -96,7 +98,8 @@ func (c Config) withDefaults() Config {
 	}
 	for at, usual := range map[*time.Duration]time.Duration{
 		&c.BootTimeout: 30 * time.Minute, &c.SessionGrace: time.Minute, &c.Silence: 30 * time.Minute,
-		&c.KexecDelay: 5 * time.Second, &c.SignTimeout: 10 * time.Minute, &c.PowerTimeout: time.Minute,
+		&c.sessionSettles: 5 * time.Second, &c.KexecDelay: 5 * time.Second, &c.SignTimeout: 10 * time.Minute,
+		&c.PowerTimeout:   time.Minute,
 		&c.SoftOffTimeout: 10 * time.Minute, &c.AgentOff: 30 * time.Second, &c.PowerPoll: time.Second,
 		&c.CallTimeout: time.Minute, &c.RetryBase: time.Second, &c.PowerSync: time.Minute, &c.Rescan: time.Minute,
 	} {

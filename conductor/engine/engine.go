@@ -74,6 +74,8 @@ type db interface {
 
 // AgentLink reaches the agents that are connected.
 type AgentLink interface {
+	// Connected reports whether the node's agent has a session here.
+	Connected(nodeUUID string) bool
 	// SendPlan sends a plan to the node's agent, or fails when none is connected. An agent ignores a plan that it has.
 	SendPlan(ctx context.Context, nodeUUID string, p node.Plan) error
 	// CancelPlan stops a plan: at once if the running step is abortable, else at that step's end.
@@ -139,6 +141,7 @@ type Engine struct {
 	rescans chan struct{} // requests for a search of the store
 
 	watches *watch.Watches // of systems that are being started
+	hearing hearing
 
 	onState func(node.Transition) // for tests: called for every change of state, stored or not
 
@@ -154,6 +157,7 @@ type Engine struct {
 	sent     map[string]string        // plan that was sent last, in this session
 	asked    map[string]ask           // when power actions were requested
 	met      map[string]string        // boot whose agent had a session with this conductor
+	differs  map[string]time.Time     // since when the store's agent is not as the session here
 	returned time.Time                // when an agent that had lost its session last came back
 }
 
@@ -167,7 +171,8 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		owned: map[string]uint64{}, unread: map[string]bool{}, changed: map[string]bool{},
 		progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{},
 		holds: map[string]string{}, sent: map[string]string{}, asked: map[string]ask{}, met: map[string]string{},
-		claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(), steps: conductorSteps(),
+		differs: map[string]time.Time{},
+		claims:  claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(), steps: conductorSteps(),
 	}
 	e.conductors = cmp.Or(e.cfg.Conductors, Conductors(alone(e.cfg.Hostname)))
 	e.db = metered{store, e.cfg.Meter}
@@ -197,6 +202,7 @@ func (e *Engine) agents() checkedLink {
 
 type noLink struct{}
 
+func (noLink) Connected(string) bool                                 { return false }
 func (noLink) SendPlan(context.Context, string, node.Plan) error     { return errNoLink }
 func (noLink) CancelPlan(context.Context, string, string) error      { return errNoLink }
 func (noLink) Power(context.Context, string, node.PowerAction) error { return errNoLink }
@@ -224,6 +230,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if e.cfg.PowerSync > 0 {
 		wg.Go(func() { e.every(ctx, e.cfg.PowerSync, nil, func() error { return e.syncPower(ctx) }) })
 	}
+	wg.Go(func() { e.hear(ctx) })
 	wg.Go(func() { e.rescan(ctx) })
 	slots := make(chan struct{}, e.cfg.Workers)
 	for {

@@ -189,4 +189,5 @@ func (e *Engine) disown(id string) {
 	delete(e.sent, id)
 	delete(e.asked, id)
 	delete(e.met, id)
+	delete(e.differs, id)
 }

@@ -68,8 +68,17 @@ func (a *agent) live() {
 		if !a.note(true) {
 			return
 		}
+		closed := make(chan struct{})
+		a.mu.Lock()
+		a.session, a.closed = c, closed
+		a.mu.Unlock()
 		var stale *StaleAgentError
 		err := c.eng.AgentUp(a.ctx, a.state())
+		if err != nil {
+			a.mu.Lock()
+			a.session, a.closed = nil, nil
+			a.mu.Unlock()
+		}
 		if errors.As(err, &stale) {
 			return
 		}
@@ -77,10 +86,6 @@ func (a *agent) live() {
 			a.pause()
 			continue
 		}
-		closed := make(chan struct{})
-		a.mu.Lock()
-		a.session, a.closed = c, closed
-		a.mu.Unlock()
 		if err == nil { // else it ended meanwhile, and is noted as connected
 			a.talk(c, closed)
 		}
@@ -416,6 +421,11 @@ func (l link) agent(id string) (*agent, error) {
 		return nil, errNoSession
 	}
 	return a, nil
+}
+
+func (l link) Connected(id string) bool {
+	_, err := l.agent(id)
+	return err == nil
 }
 
 func (l link) SendPlan(_ context.Context, id string, p node.Plan) error {
