@@ -44,6 +44,7 @@ type site struct {
 	t   *testing.T
 	dir string
 	api *os.File // the API's listening socket, which outlives the process
+	url string   // the API's address
 	*client.Client
 	agentAddr string
 	httpPort  int
@@ -98,7 +99,8 @@ func newSite(t *testing.T) *site {
 	if s.api, err = l.(*net.TCPListener).File(); err != nil {
 		t.Fatal(err)
 	}
-	if s.Client, err = client.New("http://"+l.Addr().String(), nil); err != nil {
+	s.url = "http://" + l.Addr().String()
+	if s.Client, err = client.New(s.url, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.Poll = 20 * time.Millisecond
@@ -289,8 +291,10 @@ type machine struct {
 	wg   sync.WaitGroup
 
 	switchedOn func() // called at each start; may be nil
-	link       *link  // between it and the conductor; nil: one that never fails
-	down       func() // ends the agent alone, under mu
+	// reroute changes the addresses that the firmware loads from; may be nil
+	reroute func(address string) string
+	link    *link  // between it and the conductor; nil: one that never fails
+	down    func() // ends the agent alone, under mu
 
 	mu     sync.Mutex
 	off    context.CancelFunc // ends what runs in memory
@@ -385,7 +389,7 @@ func (m *machine) netboot(ctx context.Context) {
 	for {
 		text, err := "", errLink
 		if m.link.up() {
-			text, err = fetch(ctx, url)
+			text, err = fetch(ctx, m.route(url))
 		}
 		if err == nil {
 			args := map[string]string{}
@@ -429,12 +433,19 @@ func (m *machine) httpBoot(ctx context.Context, address string) {
 	if m.pass(ctx, "boot") != nil {
 		return
 	}
-	image, err := fetch(ctx, address)
+	image, err := fetch(ctx, m.route(address))
 	if err != nil {
 		m.site.t.Errorf("boot by HTTP from %q: %v", address, err)
 		return
 	}
 	m.imageBoot(ctx, strings.NewReader(image))
+}
+
+func (m *machine) route(address string) string {
+	if m.reroute == nil {
+		return address
+	}
+	return m.reroute(address)
 }
 
 func (m *machine) imageBoot(ctx context.Context, image io.ReaderAt) {
@@ -484,7 +495,8 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 			return []byte(result), m.pass(ctx, s.Name)
 		}
 	}
-	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated",
+	addr, _, _ := strings.Cut(args["conductor"], ",") // the one that answered comes first
+	a := &agentstest.Agent{Addr: addr, Fingerprint: args["ca"], Token: args["token"], Digest: "simulated",
 		MACs: []string{m.mac}, UUID: m.uuid.String(), Steps: map[string]agentstest.StepFunc{
 			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + m.mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
 				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + m.mac + `"},"disks":[],"bmc_address":"192.0.2.7"},"boot_interface":"` + m.mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),

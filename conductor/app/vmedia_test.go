@@ -29,30 +29,41 @@ func mediaSite(t *testing.T, personality string, boot ...string) (*site, *servic
 
 func mediaSiteWith(t *testing.T, cfg service.Config, boot, driver string) (*site, *service.Service) {
 	t.Helper()
-	cfg.User, cfg.Password, cfg.HTTPBoot = "admin", redfish.Password, true
 	s := newSite(t)
-	s.set = []string{"fetch.allow=127.0.0.0/8", fmt.Sprintf("netboot.https_port=%d", freePort(t))}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := service.Start(ln, s.bmc, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	b := s.redfish(cfg)
 	s.start()
-	if _, err := s.CreateNode(t.Context(), client.NewNode{Name: "n1", Driver: driver, BootIf: boot,
-		DriverInfo: map[string]any{
-			"redfish_address": b.URL(), "redfish_username": "admin", "redfish_password": redfish.Password,
-			"redfish_verify_ca": string(b.CertificatePEM())}}); err != nil {
+	if _, err := s.CreateNode(t.Context(), overRedfish(b, driver, boot)); err != nil {
 		t.Fatal(err)
 	}
 	return s, b
+}
+
+// redfish starts the machine's controller, which the conductor may connect to.
+func (s *site) redfish(cfg service.Config) *service.Service {
+	s.t.Helper()
+	cfg.User, cfg.Password, cfg.HTTPBoot = "admin", redfish.Password, true
+	s.set = append(s.set, "fetch.allow=127.0.0.0/8", fmt.Sprintf("netboot.https_port=%d", freePort(s.t)))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	b, err := service.Start(ln, s.bmc, cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return b
+}
+
+// overRedfish is the node n1, whose controller is b.
+func overRedfish(b *service.Service, driver, boot string) client.NewNode {
+	return client.NewNode{Name: "n1", Driver: driver, BootIf: boot, DriverInfo: map[string]any{
+		"redfish_address": b.URL(), "redfish_username": "admin", "redfish_password": redfish.Password,
+		"redfish_verify_ca": string(b.CertificatePEM())}}
 }
 
 // TestFromEnrolToActiveByHTTP: a node becomes active without virtual media, DHCP and iPXE: the machine's UEFI loads the
