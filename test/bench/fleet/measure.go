@@ -222,16 +222,24 @@ func (b *bench) reading(f *fleet.Fleet) (end func() []float64) {
 // lease is how long after its last beat a conductor is taken for dead.
 const lease = 15 * time.Second
 
-// takeOver kills a conductor, and waits until the others have its nodes and agents. Then it starts it again, and waits
-// until it has its share.
+// takeOver kills the conductor that has most nodes, and waits until the others have its nodes and agents. Then it is
+// started again.
 func (b *bench) takeOver(f *fleet.Fleet) error {
-	victim := b.site.all[len(b.site.all)-1]
-	owned := func() (int64, error) {
-		return b.site.number("SELECT count(*) FROM nodes WHERE conductor = '" + victim.name + "'")
+	victim, had := b.site.all[0], int64(0)
+	ownedBy := func(name string) (int64, error) {
+		return b.site.number("SELECT count(*) FROM nodes WHERE conductor = '" + name + "'")
 	}
-	had, err := b.settled(f, owned)
-	if err != nil {
+	if err := b.sessions(f, b.row.Nodes); err != nil {
 		return err
+	}
+	for _, c := range b.site.all {
+		n, err := ownedBy(c.name)
+		if err != nil {
+			return err
+		}
+		if n > had {
+			victim, had = c, n
+		}
 	}
 	if err := victim.kill(); err != nil {
 		return err
@@ -244,7 +252,7 @@ func (b *bench) takeOver(f *fleet.Fleet) error {
 	var left int64
 	if err := until(b.ctx, func() string { return fmt.Sprintf("%d nodes belong to a dead conductor", left) },
 		func() (bool, error) {
-			left, err = owned()
+			left, err = ownedBy(victim.name)
 			return left == 0, err
 		}); err != nil {
 		return err
@@ -259,23 +267,7 @@ func (b *bench) takeOver(f *fleet.Fleet) error {
 	if err := b.site.start(); err != nil {
 		return err
 	}
-	back, err := b.settled(f, owned)
-	b.say("the one that was killed has %d nodes again", back)
-	return err
-}
-
-// settled waits until a conductor has nodes, and no more of them come to it, and all agents have a session. It returns
-// how many nodes those are.
-func (b *bench) settled(f *fleet.Fleet, owned func() (int64, error)) (last int64, err error) {
-	since := time.Now()
-	err = until(b.ctx, func() string { return fmt.Sprintf("a conductor has %d nodes", last) }, func() (bool, error) {
-		now, err := owned()
-		if now != last || now == 0 || f.Counts().Sessions != b.row.Nodes {
-			last, since = now, time.Now()
-		}
-		return time.Since(since) > 10*time.Second, err
-	})
-	return last, err
+	return b.sessions(f, b.row.Nodes)
 }
 
 // deploy deploys all nodes at once, while a client reads nodes and others follow the events. Then it reads all nodes,
