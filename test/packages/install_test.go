@@ -307,16 +307,7 @@ func TestInstallUpgradeRemovePurge(t *testing.T) {
 		}
 	}
 	config := filepath.Join(r.dir, "etc/ingot/ingotd.yaml")
-	f, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteString("  listen: " + agents + "\n"); err != nil { // its last section is agents
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	appendTo(t, config, "  listen: "+agents+"\n") // its last section is agents
 	changed := r.read("etc/ingot/ingotd.yaml")
 	api, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
