@@ -93,6 +93,14 @@ func (c *cache) latest(uuid string) (n *node.Node, drive bool) {
 	return e.n.Clone(), e.drive
 }
 
+// has reports whether a version of a node is kept, be it the present one or not.
+func (c *cache) has(uuid string) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, ok := c.nodes[uuid]
+	return ok
+}
+
 // now must be called before the database is read for a later put.
 func (c *cache) now() (era uint64) {
 	c.mu.RLock()
@@ -242,6 +250,9 @@ func (s *Store) readNode(ctx context.Context, q queryer, uuid string) (*node.Nod
 			return n, nil
 		}
 	}
+	if !s.cache.has(uuid) {
+		return s.scanFound(ctx, q, `n.uuid = ?`, uuid, s.cache.now())
+	}
 	return s.findNode(ctx, q, `n.uuid = ?`, uuid)
 }
 
@@ -267,9 +278,14 @@ func (s *Store) findNode(ctx context.Context, q queryer, where string, arg any) 
 			return n, nil
 		}
 	}
+	return s.scanFound(ctx, q, where, arg, era)
+}
+
+// scanFound is findNode from the database alone.
+func (s *Store) scanFound(ctx context.Context, q queryer, where string, arg any, era uint64) (*node.Node, error) {
 	n, size, err := s.scanSized(q.QueryRowContext(ctx, fullNode+`WHERE `+where, arg).Scan)
 	if err != nil {
-		return nil, err
+		return nil, notFound(err)
 	}
 	if _, inside := q.(*txn); !inside { // a transaction's reads may yet be rolled back
 		s.cache.put(n, size, era)

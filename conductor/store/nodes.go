@@ -237,11 +237,8 @@ func (s *Store) putAlso(tx *txn, id string, effects node.SideEffects) error {
 			return err
 		}
 	}
-	for _, m := range effects.Marks {
-		m.NodeUUID = id
-		if err := s.addMark(tx, m); err != nil {
-			return err
-		}
+	if err := s.addMarks(tx, id, effects.Marks); err != nil {
+		return err
 	}
 	for _, p := range effects.Ports {
 		p.NodeUUID = id
