@@ -31,7 +31,7 @@ import (
 // their own, so that progress and log lines after a result don't wait for the disk.
 func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message) {
 	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello, address(ss.ctx))); err != nil {
-		if _, stale := s.check(ss.ctx, ss); stale != nil {
+		if stale := s.check(ss.ctx, ss); stale != nil {
 			ss.end(stale)
 			return
 		}

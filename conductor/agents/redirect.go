@@ -21,7 +21,11 @@ func (s *Server) elsewhere(ctx context.Context, nodeUUID string) string {
 	if s.cfg.Elsewhere == nil {
 		return ""
 	}
-	return s.cfg.Elsewhere(ctx, nodeUUID)
+	n, err := s.store.Node(ctx, nodeUUID)
+	if err != nil {
+		return "" // the session says what is wrong
+	}
+	return s.cfg.Elsewhere(n)
 }
 
 // others are the conductors that an agent is to know beside this one.

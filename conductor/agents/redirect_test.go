@@ -63,7 +63,7 @@ func peers(r *rig, o *owners, count int) []*peer {
 				return append([]string{"nonsense"},
 					slices.DeleteFunc(slices.Clone(o.all), func(a string) bool { return a == p.addr })...)
 			},
-			Elsewhere: func(context.Context, string) string {
+			Elsewhere: func(*node.Node) string {
 				o.mu.Lock()
 				defer o.mu.Unlock()
 				o.asked++

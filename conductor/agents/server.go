@@ -78,10 +78,10 @@ type Config struct {
 	// Discovery, unless nil, creates nodes for unknown machines.
 	Discovery *Discovery
 	// Elsewhere, unless nil, returns the address (HOST:PORT of the listener for agents) of the conductor that owns a
-	// node, to which the node's agent is sent; "" if that is this conductor, or if the node has no owner or does not
-	// exist. It is called once for each session, and must not wait for long. An agent that does not say that it follows
+	// node, to which the node's agent is sent; "" if that is this conductor, or if the node has no owner. It must not
+	// wait. An agent that does not say that it follows
 	// redirects is refused with UNAVAILABLE while its node is elsewhere.
-	Elsewhere func(ctx context.Context, nodeUUID string) (address string)
+	Elsewhere func(*node.Node) (address string)
 	// Others, unless nil, returns the addresses of other conductors, as Elsewhere does, which agents may ask when this
 	// one is gone. It must not wait.
 	Others func() []string

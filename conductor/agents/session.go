@@ -117,12 +117,13 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	}
 	defer func() { s.unregister(ss, known) }()
 	// Only now: should the node move after this, Redirect finds the session.
-	if to := s.elsewhere(ctx, id.node); to != "" {
-		return s.turnAway(ss, to)
+	n, err := s.store.Node(ctx, id.node)
+	if err == nil && s.cfg.Elsewhere != nil {
+		if to := s.cfg.Elsewhere(n); to != "" {
+			return s.turnAway(ss, to)
+		}
 	}
-
-	n, err := s.check(ctx, ss)
-	if err != nil {
+	if err := s.checkRead(ctx, ss, n, err); err != nil {
 		return err
 	}
 	known = true
@@ -284,20 +285,25 @@ func (s *Server) drop(ss *session) bool {
 }
 
 // check holds the session against the store.
-func (s *Server) check(ctx context.Context, ss *session) (*node.Node, error) {
+func (s *Server) check(ctx context.Context, ss *session) error {
 	n, err := s.store.Node(ctx, ss.id.node)
+	return s.checkRead(ctx, ss, n, err)
+}
+
+// checkRead is check with what reading the node returned.
+func (s *Server) checkRead(ctx context.Context, ss *session, n *node.Node, err error) error {
 	if err == nil && ss.isOf(n) {
-		return n, nil
+		return nil
 	}
 	if err == nil || s.cfg.NotFound(err) {
 		ss.log.Info("session of a boot that is over refused", "boot", ss.id.boot, "generation", ss.id.generation)
 		if err == nil {
 			s.engine.AgentStale(ctx, ss.id.node, ss.id.boot)
 		}
-		return nil, errOldBoot
+		return errOldBoot
 	}
 	ss.log.Error("open session", "err", err)
-	return nil, status.Error(codes.Unavailable, "the conductor can't read the node now, try again")
+	return status.Error(codes.Unavailable, "the conductor can't read the node now, try again")
 }
 
 // isOf reports whether the session belongs to the node's newest boot, and that boot has not ended.

@@ -233,7 +233,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	st.Touched(en.Wake)
 	st.Moved(en.Rescan)
 	ag, err := agents.New(st, en, ca, agents.Config{
-		Elsewhere: elsewhere(st, en, others), Others: agentsOf(others, cfg.Name()),
+		Elsewhere: elsewhere(en, others), Others: agentsOf(others, cfg.Name()),
 		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()},
 		Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies, Count: numbers.Agent,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"errors"
 
 	"github.com/ingot-metal/ingot/conductor/config"
@@ -9,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/member"
 	"github.com/ingot-metal/ingot/conductor/netboot"
-	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // about describes this conductor to the others. reach is where agents reach it, and peers where other conductors do.
@@ -40,12 +39,8 @@ func agentsOf(c *member.Conductors, self string) func() []string {
 }
 
 // elsewhere returns where agents reach the conductor that a node belongs to; "" when that is this one, or not known.
-func elsewhere(st *store.Store, en *engine.Engine, c *member.Conductors) func(context.Context, string) string {
-	return func(ctx context.Context, nodeUUID string) string {
-		n, err := st.Node(ctx, nodeUUID)
-		if err != nil {
-			return "" // the session says what is wrong
-		}
+func elsewhere(en *engine.Engine, c *member.Conductors) func(*node.Node) string {
+	return func(n *node.Node) string {
 		var other *engine.ElsewhereError
 		if !errors.As(en.Here(n), &other) {
 			return ""
