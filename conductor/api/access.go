@@ -181,6 +181,7 @@ var rulings = map[string]ruling{
 	"POST /ingot/v1/nodes/{node}/console/{session}":         {rule: access.NodeSetConsole},
 	"DELETE /ingot/v1/nodes/{node}/console/{session}":       {rule: access.NodeSetConsole},
 	"POST /ingot/v1/nodes/{node}/plan":                      {rule: access.NodeProvision},
+	"POST /ingot/v1/nodes/{node}/image_check":               {rule: access.NodeProvision},
 	"POST /ingot/v1/nodes/{node}/rule_check":                {rule: access.InspectionRuleCreate},
 
 	// Parts of nodes that came later.

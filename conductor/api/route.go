@@ -53,7 +53,7 @@ func (s *Server) table() []call.Route {
 	return slices.Concat(
 		catalog.New(st, cfg.Drivers, cfg.Hostname, cfg.Conductors, cfg.MaxVersion).Routes(),
 		ns.Routes(),
-		states.New(st, en, s.find, ns, ts, cfg.MaxVersion).Routes(),
+		states.New(st, en, s.find, ns, ts, cfg.Images, cfg.MaxVersion).Routes(),
 		s.parts.Routes(),
 		s.ports.Routes(),
 		s.volumes.Routes(),

@@ -31,6 +31,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/parts"
 	"github.com/ingot-metal/ingot/conductor/api/pools"
 	"github.com/ingot-metal/ingot/conductor/api/ports"
+	"github.com/ingot-metal/ingot/conductor/api/states"
 	"github.com/ingot-metal/ingot/conductor/api/volumes"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
@@ -98,6 +99,7 @@ type machines interface {
 	BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error)
 	BootDevices(ctx context.Context, ident string) ([]string, error)
 	Validate(ctx context.Context, ident string) (map[string]engine.Validation, error)
+	ImageURL(source string) string
 	Progress(nodeUUID string) (node.Progress, bool)
 	Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error)
 	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
@@ -152,6 +154,8 @@ type Config struct {
 	Hardware *hardware.Set
 	// Consoles are sessions at the consoles of this conductor's nodes; nil: none can be opened.
 	Consoles parts.Consoles
+	// Images looks at images that users are about to deploy; nil: none are looked at.
+	Images states.Images
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
 	// Settings are those in use, without secrets; nil: they are not shown.

@@ -12,6 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
+func (m instant) ImageURL(source string) string { return source }
+
 func (m instant) DryRun(ctx context.Context, ident string, r engine.Request) (engine.Dry, error) {
 	return engine.New(m.s, plain{}, nil, nil, engine.Config{Hostname: "c1", AutomatedClean: true}, nil).DryRun(ctx,
 		ident, r)

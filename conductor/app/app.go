@@ -32,6 +32,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
+	"github.com/ingot-metal/ingot/conductor/imagecheck"
 	"github.com/ingot-metal/ingot/conductor/member"
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/netboot/mdns"
@@ -333,6 +334,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		return power.Checked(d, func() error { return en.Here(n) }, nil), nil
 	}, lines.Part("consoles"))
 	ac.Consoles = consoles
+	ac.Images = imagecheck.New(ec.Guard.Transport(nil))
 	if sent != nil {
 		ac.Tracer = sent
 	}

@@ -89,6 +89,9 @@ func (e *Engine) site() instance.Site {
 		DefaultBootMode: e.cfg.BootMode, ImageBase: e.cfg.ImageBase}
 }
 
+// ImageURL is the address of an image; "" for what is none.
+func (e *Engine) ImageURL(source string) string { return e.site().ImageURL(source) }
+
 func (c Config) withDefaults() Config {
 	c.Hostname, c.Meter = cmp.Or(c.Hostname, "ingotd"), cmp.Or(c.Meter, meter(noMeter{}))
 	for at, usual := range map[*int]int{

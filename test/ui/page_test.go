@@ -282,6 +282,14 @@ func (p *page) fill(name, text string) {
 	}
 }
 
+// set puts a text into a field at once.
+func (p *page) set(name, text string) {
+	p.Helper()
+	p.until(named(name))
+	p.does("(() => { const e = " + named(name) + "; e.value = " + quoted(text) +
+		"; e.dispatchEvent(new Event('input', { bubbles: true })); })()")
+}
+
 // choose chooses an option of a list by its value.
 func (p *page) choose(name, value string) {
 	p.Helper()

@@ -53,6 +53,13 @@ func (s *site) node(name, members string) string {
 	return v.UUID
 }
 
+// uuid is a node's.
+func (s *site) uuid(name string) string {
+	s.Helper()
+	_, after, _ := strings.Cut(s.want(200, "GET", "/v1/nodes/"+name+"?fields=uuid", ""), `"uuid":"`)
+	return after[:36]
+}
+
 // send sends a verb for a node.
 func (s *site) send(node, verb string) {
 	s.Helper()

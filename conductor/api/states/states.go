@@ -25,6 +25,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
+	"github.com/ingot-metal/ingot/images/inspect"
 )
 
 // machines does the work.
@@ -36,6 +37,8 @@ type machines interface {
 	BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error)
 	BootDevices(ctx context.Context, ident string) ([]string, error)
 	Validate(ctx context.Context, ident string) (map[string]engine.Validation, error)
+	// ImageURL is the address of an image, which may be given by the name of a file that the conductor serves.
+	ImageURL(source string) string
 }
 
 // nodeStore is the part of the store that states need.
@@ -50,13 +53,14 @@ type Handlers struct {
 	find      *finder.Finder
 	nodes     *nodes.Handlers
 	templates *templates.Handlers
+	images    Images // nil: none are looked at
 	newest    rest.Version
 }
 
 // New makes Handlers, which know requests of versions up to newest.
-func New(st nodeStore, en machines, find *finder.Finder, ns *nodes.Handlers, ts *templates.Handlers,
+func New(st nodeStore, en machines, find *finder.Finder, ns *nodes.Handlers, ts *templates.Handlers, images Images,
 	newest rest.Version) *Handlers {
-	return &Handlers{store: st, engine: en, find: find, nodes: ns, templates: ts, newest: newest}
+	return &Handlers{store: st, engine: en, find: find, nodes: ns, templates: ts, images: images, newest: newest}
 }
 
 // Routes are the routes of actions on nodes.
@@ -76,6 +80,9 @@ func (s *Handlers) Routes() []call.Route {
 			Answers: later, Handle: s.putPower},
 		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members,
 			Body: limit.DriveBody, Takes: provisionShape(), Answers: later, Handle: s.putProvision},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/image_check", Access: call.Use,
+			Takes:   call.Body([]string{"image_source"}, call.Args{"image_source": call.Text}),
+			Answers: call.OK(inspect.Report{}), Handle: s.checkImage},
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Takes: provisionShape(),
 			Answers: call.OK(rest.Plan{}), Handle: s.postPlan},
 		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Query: call.Members,

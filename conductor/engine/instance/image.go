@@ -19,7 +19,7 @@ func (s Site) CheckImage(n *node.Node) error {
 	if text("image_source") == "" {
 		return node.Invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
-	if u := s.imageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
+	if u := s.ImageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
 		return node.Invalidf(
 			"image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest",
 			redact.URL(text("image_source")))
@@ -82,7 +82,7 @@ var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_che
 // ImageArgs puts into args how the agent gets and writes the node's image.
 func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 	source, _ := n.InstanceInfo["image_source"].(string)
-	args["image_source"] = s.imageURL(source)
+	args["image_source"] = s.ImageURL(source)
 	for _, k := range imageArgs {
 		if v, ok := n.InstanceInfo[k].(string); ok && v != "" {
 			args[k] = v
@@ -120,9 +120,9 @@ func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 	return nil
 }
 
-// imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the
+// ImageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the
 // conductor; "" for anything else.
-func (s Site) imageURL(source string) string {
+func (s Site) ImageURL(source string) string {
 	if strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://") || inRegistry(source) {
 		return source
 	}
@@ -148,7 +148,7 @@ func (s Site) mirrors(n *node.Node) ([]string, error) {
 	var urls []string
 	for _, item := range list {
 		text, _ := item.(string)
-		u := s.imageURL(text)
+		u := s.ImageURL(text)
 		if inRegistry(u) || !webURL(u) {
 			return nil, node.Invalidf("image_mirrors has %q, which is not an http or https URL", redact.URL(text))
 		}

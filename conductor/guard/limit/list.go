@@ -65,6 +65,13 @@ const (
 	ConsoleLife     = 8 * time.Hour
 )
 
+// Images that the conductor looks at for users: their beginnings and their tables.
+const (
+	ImageChecks     = 4 // at one time
+	ImageCheckTime  = 20 * time.Second
+	ImageCheckBytes = 64 << 20
+)
+
 // Scrapes of metrics.
 const (
 	ScrapesAtOnce      = 4  // that are answered at one time, at all listeners

@@ -3,8 +3,11 @@ import { useState } from 'preact/hooks';
 import { access, ask, may } from './api';
 import { nameOf } from './actions';
 import type { Machine } from './node';
-import { Card, Command, Dialog, Fault, Field, Sign } from './parts';
-import { quote } from './format';
+import { Card, Command, Dialog, Facts, Fault, Field, Sign } from './parts';
+import { useRead } from './read';
+import { plural, quote, size } from './format';
+import { json, networkData, userData } from './drive';
+import { Network } from './vifs';
 
 interface Form {
   image: string;
@@ -29,7 +32,7 @@ interface Check {
 const info = ['image_checksum', 'image_os_hash_algo', 'image_os_hash_value', 'image_disk_format'];
 
 // faults are what can be said of a form without asking anybody.
-function faults(f: Form): Partial<Record<keyof Form, string>> {
+function faults(f: Form, macs: string[]): Partial<Record<keyof Form, string>> {
   const out: Partial<Record<keyof Form, string>> = {};
   if (!f.image.trim()) out.image = 'Give the address of the image, or the name of a file that the conductor serves.';
   if (!f.checksum.trim()) out.checksum = 'Give the digest: without it a damaged image, or another one, would be written.';
@@ -40,16 +43,12 @@ function faults(f: Form): Partial<Record<keyof Form, string>> {
   for (const line of f.key.split('\n').filter((l) => l.trim()))
     if (!/^(ssh-(rsa|ed25519)|ecdsa-sha2-\S+|sk-\S+) [A-Za-z0-9+/=]+( .*)?$/.test(line.trim()))
       out.key = `This is no public key as ssh-keygen writes it: ${line.slice(0, 30)} …`;
-  if (f.user && !/^(#cloud-config|#!|Content-Type:|#include|\{)/.test(f.user))
-    out.user = 'User data begins with #cloud-config, #! or another word that cloud-init knows.';
-  for (const name of ['network', 'meta'] as const)
-    if (f[name].trim())
-      try {
-        const v = JSON.parse(f[name]);
-        if (typeof v !== 'object' || v === null || Array.isArray(v)) out[name] = 'This is no JSON object.';
-      } catch (err) {
-        out[name] = `This is no JSON: ${(err as Error).message}`;
-      }
+  const user = userData(f.user);
+  if (user) out.user = user;
+  const network = networkData(f.network, macs);
+  if (network) out.network = network;
+  const meta = f.meta.trim() ? json(f.meta) : {};
+  if (typeof meta === 'string') out.meta = meta;
   return out;
 }
 
@@ -96,16 +95,32 @@ export function Deploy({ n, close }: { n: Machine; close: () => void }) {
     network: '',
     meta: '',
   });
+  const ports = useRead<{ ports: { address: string }[] }>(may('port:list') ? `/v1/ports?node=${n.uuid}&fields=address` : null);
+  const macs = (ports.value?.ports ?? []).map((p) => p.address.toLowerCase());
+  const [report, setReport] = useState<Report | null>(null);
   const [tried, setTried] = useState(false);
   const [check, setCheck] = useState<Check | null>(null);
   const [fault, setFault] = useState('');
   const [busy, setBusy] = useState(false);
-  const wrong = faults(f);
+  const wrong = faults(f, macs);
   const change = (k: keyof Form) => (e: Event) => {
     set({ ...f, [k]: (e.currentTarget as HTMLInputElement).value });
     setCheck(null);
+    if (k === 'image') setReport(null);
   };
-  const hint = (k: keyof Form, text: string) => (tried && wrong[k] ? <span class="bad">{wrong[k]}</span> : text);
+  // What the config drive has is checked as it is written; the rest once somebody tries.
+  const hint = (k: keyof Form, text: string) =>
+    wrong[k] && (tried || ((k === 'user' || k === 'network' || k === 'meta') && f[k].trim())) ? <span class="bad">{wrong[k]}</span> : text;
+  const inspect = async () => {
+    setBusy(true);
+    setFault('');
+    try {
+      setReport(await ask<Report>(`/ingot/v1/nodes/${n.uuid}/image_check`, { method: 'POST', body: { image_source: f.image.trim() } }));
+    } catch (err) {
+      setFault((err as Error).message);
+    }
+    setBusy(false);
+  };
 
   const look = async (e: Event) => {
     e.preventDefault();
@@ -160,7 +175,7 @@ export function Deploy({ n, close }: { n: Machine; close: () => void }) {
       ? ` --instance-info image_os_hash_algo=${quote(algo)} --instance-info image_os_hash_value=${quote(value)}`
       : ` --instance-info image_checksum=${quote(f.checksum || 'URL')}`) +
     `\nopenstack baremetal node ${verb === 'rebuild' ? 'rebuild' : 'deploy'} ${name}` +
-    (drive(safe(f)) ? ` --config-drive ${quote(JSON.stringify(drive(safe(f))))}` : '');
+    (drive(safe(f, macs)) ? ` --config-drive ${quote(JSON.stringify(drive(safe(f, macs))))}` : '');
   return (
     <Dialog title={`${verb === 'rebuild' ? 'Rebuild' : 'Deploy'}: ${nameOf(n)}`} close={close} wide>
       <form onSubmit={look}>
@@ -170,6 +185,12 @@ export function Deploy({ n, close }: { n: Machine; close: () => void }) {
         <Field label="Image" hint={hint('image', 'http(s)://…, oci://…, or the name of a file that the conductor serves.')}>
           {(id) => <input id={id} value={f.image} onInput={change('image')} autocomplete="off" spellcheck={false} />}
         </Field>
+        <p>
+          <button type="button" disabled={busy || !f.image.trim()} onClick={() => void inspect()}>
+            Look at the image
+          </button>
+        </p>
+        {report && <ImageReport of={report} disk={Number(n.properties?.local_gb ?? 0)} />}
         <Field label="Digest" hint={hint('checksum', 'sha256:…, sha512:…, or the address of a file of sums.')}>
           {(id) => <input id={id} value={f.checksum} onInput={change('checksum')} autocomplete="off" spellcheck={false} />}
         </Field>
@@ -182,14 +203,18 @@ export function Deploy({ n, close }: { n: Machine; close: () => void }) {
         <details>
           <summary>More of the config drive</summary>
           <Field label="User data" hint={hint('user', 'For cloud-init.')}>
-            {(id) => <textarea id={id} rows={5} value={f.user} onInput={change('user')} spellcheck={false} />}
+            {(id) => <textarea id={id} rows={7} class="mono" placeholder={'#cloud-config\npackages:\n  - nginx'} value={f.user} onInput={change('user')} spellcheck={false} />}
           </Field>
-          <Field label="Network" hint={hint('network', "OpenStack's network_data.json. Empty: DHCP.")}>
-            {(id) => <textarea id={id} rows={4} value={f.network} onInput={change('network')} spellcheck={false} />}
+          <Field label="Network data" hint={hint('network', "OpenStack's network_data.json. Empty: DHCP.")}>
+            {(id) => <textarea id={id} rows={5} class="mono" value={f.network} onInput={change('network')} spellcheck={false} />}
           </Field>
           <Field label="Meta data" hint={hint('meta', 'A JSON object beside host name and keys.')}>
-            {(id) => <textarea id={id} rows={3} value={f.meta} onInput={change('meta')} spellcheck={false} />}
+            {(id) => <textarea id={id} rows={3} class="mono" value={f.meta} onInput={change('meta')} spellcheck={false} />}
           </Field>
+        </details>
+        <details>
+          <summary>Network</summary>
+          <Network n={n} />
         </details>
         <details>
           <summary>The same in a shell</summary>
@@ -233,7 +258,53 @@ export function Deploy({ n, close }: { n: Machine; close: () => void }) {
 }
 
 // safe is a form whose JSON can be read.
-function safe(f: Form): Form {
-  const wrong = faults(f);
+function safe(f: Form, macs: string[]): Form {
+  const wrong = faults(f, macs);
   return { ...f, network: wrong.network ? '' : f.network, meta: wrong.meta ? '' : f.meta };
+}
+
+interface Report {
+  deployable: boolean;
+  kind?: string;
+  reason?: string;
+  remedy?: string;
+  notes?: string[] | null;
+  format?: string;
+  compression?: string;
+  file_size: number;
+  virtual_size?: number;
+  table?: { kind: string; partitions: { number: number; size: number; type: string; name?: string }[] | null } | null;
+  published?: { disk_sha256: string } | null;
+}
+
+const kindText: Record<string, string> = { 'whole-disk': 'a whole disk', partition: 'a partition', published: 'a published image' };
+
+// ImageReport is what the conductor found at an image's address, by its beginning and its tables.
+function ImageReport({ of: r, disk }: { of: Report; disk: number }) {
+  const large = !!r.virtual_size && !!disk && r.virtual_size > (disk + 1) * 2 ** 30;
+  return (
+    <div class="report" role="status">
+      <p class="words">
+        <Sign kind={!r.deployable ? 'failed' : large ? 'attention' : 'active'} />{' '}
+        {!r.deployable ? `It can't be deployed: ${r.reason}.` : large ? `It is larger than the root disk, of ${disk} GiB.` : 'It can be deployed, judging by its beginning.'}
+        {r.remedy && ` What to do: ${r.remedy}.`}
+      </p>
+      <Facts
+        of={(
+          [
+            ['Image of', kindText[r.kind ?? '']],
+            ['Format', [r.format, r.compression].filter(Boolean).join(', ')],
+            ['File', r.file_size > 0 ? size(r.file_size) : null],
+            ['Disk', r.virtual_size ? size(r.virtual_size) : null],
+            ['Partitions', r.table ? `${r.table.kind.toUpperCase()}, ${plural(r.table.partitions?.length ?? 0, 'partition')}` : null],
+          ] as [string, string | null][]
+        ).filter(([, v]) => v)}
+      />
+      {(r.notes ?? []).map((t) => (
+        <p key={t} class="hint words">
+          {t}
+        </p>
+      ))}
+    </div>
+  );
 }

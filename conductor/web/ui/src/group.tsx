@@ -1,9 +1,9 @@
 // Actions on many machines: what will happen is shown first, then a bar for each machine.
 import { useState } from 'preact/hooks';
 import { may } from './api';
-import { type Action, actions, nameOf } from './actions';
+import { type Action, actions, faultOf, given, nameOf } from './actions';
 import type { Row } from './live';
-import { Bar, Command, Dialog, Field, State } from './parts';
+import { Bar, Command, Dialog, Fault, Questions, State } from './parts';
 import { kindOf, share } from './states';
 import { plural, rate } from './format';
 
@@ -42,10 +42,14 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
     role: chosen.filter((n) => !may(action.rule, n)),
   }));
   const [results, setResults] = useState<Map<string, Result> | null>(null);
-  const [reason, setReason] = useState('');
+  const [filled, fill] = useState(() => given(action));
+  const [fault, setFault] = useState('');
   const { can, state, role } = fixed;
 
   const run = async () => {
+    const wrong = faultOf(action, filled);
+    setFault(wrong);
+    if (wrong) return;
     const map = new Map<string, Result>(can.map((n) => [n.uuid, 'waiting']));
     setResults(new Map(map));
     let next = 0;
@@ -53,7 +57,7 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
       while (next < can.length) {
         const n = can[next++];
         try {
-          await action.send(n, reason);
+          await action.send(n, filled);
           map.set(n.uuid, 'sent');
         } catch (err) {
           map.set(n.uuid, (err as Error).message);
@@ -86,11 +90,8 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
             </p>
           )}
           {role.length > 0 && <p class="hint">Left out, since your role does not allow it: {names(role)}.</p>}
-          {action.reason && (
-            <Field label="Reason">
-              {(id) => <input id={id} value={reason} onInput={(e) => setReason(e.currentTarget.value)} />}
-            </Field>
-          )}
+          <Questions of={action.asks ?? []} given={filled} change={fill} />
+          <Fault text={fault} />
         </>
       )}
       {results && (
@@ -118,8 +119,8 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
       {can.length > 0 && (
         <details>
           <summary>The same in a shell</summary>
-          {action.ingot && <Command text={action.ingot(nameOf(can[0]), reason)} />}
-          {action.openstack(nameOf(can[0]), reason) && <Command text={action.openstack(nameOf(can[0]), reason)!} />}
+          {action.ingot && <Command text={action.ingot(nameOf(can[0]), filled)} />}
+          {action.openstack(nameOf(can[0]), filled) && <Command text={action.openstack(nameOf(can[0]), filled)!} />}
         </details>
       )}
       <footer>

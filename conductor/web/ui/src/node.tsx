@@ -3,8 +3,8 @@ import { useEffect, useState } from 'preact/hooks';
 import { ask, may, Refused } from './api';
 import { fleet, type Row } from './live';
 import { Store, useStore } from './store';
-import { type Action, actions, nameOf, offered } from './actions';
-import { Ago, Bar, Card, Command, Dialog, Empty, Facts, Fault, Field, State, Time } from './parts';
+import { type Action, actions, faultOf, given, nameOf, offered } from './actions';
+import { Ago, Bar, Card, Command, Dialog, Empty, Facts, Fault, Questions, State, Time } from './parts';
 import { kindOf, left, sentence, share } from './states';
 import { rate, seconds, size } from './format';
 import { TimelineTab } from './waterfall';
@@ -14,6 +14,7 @@ import { Erasures, HealthTab, HistoryTab, SettingsTab } from './records';
 import { MediaTab } from './media';
 import { ConsoleTab } from './console';
 import { Deploy, deployable } from './deploy';
+import { type Kind as Work, StepsDialog, works } from './work';
 
 // Machine is a node with all that the API shows of it.
 export interface Machine extends Row {
@@ -217,7 +218,9 @@ function Summary({ n }: { n: Machine }) {
 function Actions({ n }: { n: Machine }) {
   const [chosen, choose] = useState<Action | null>(null);
   const [deploying, deploy] = useState(false);
+  const [working, work] = useState<Work | null>(null);
   const list = offered(n);
+  const kinds = works(n);
   const can = deployable(n);
   const none = actions.filter((a) => may(a.rule, n)).length === 0;
   return (
@@ -228,51 +231,55 @@ function Actions({ n }: { n: Machine }) {
             {can === 'active' ? 'Deploy' : 'Rebuild'} …
           </button>
         )}
+        {kinds.map((k) => (
+          <button key={k} type="button" class="danger" onClick={() => work(k)}>
+            {k === 'clean' ? 'Clean' : 'Service'} …
+          </button>
+        ))}
         {list.map((a) => (
           <button key={a.id} type="button" class={a.danger ? 'danger' : ''} onClick={() => choose(a)}>
             {a.title} …
           </button>
         ))}
       </div>
-      {list.length === 0 && !can && (
+      {list.length === 0 && !can && kinds.length === 0 && (
         <p class="hint">
           {none ? 'Your role lets you look at this machine only.' : `Nothing can be asked of it while it is ${n.provision_state}.`}
         </p>
       )}
       {deploying && <Deploy n={n} close={() => deploy(false)} />}
+      {working && <StepsDialog kind={working} n={n} close={() => work(null)} />}
       {chosen && <ActionDialog action={chosen} n={n} close={() => choose(null)} />}
     </Card>
   );
 }
 
 function ActionDialog({ action, n, close }: { action: Action; n: Machine; close: () => void }) {
-  const [reason, setReason] = useState('');
+  const [filled, fill] = useState(() => given(action));
   const [fault, setFault] = useState('');
   const [busy, setBusy] = useState(false);
   const run = async (e: Event) => {
     e.preventDefault();
+    const wrong = faultOf(action, filled);
+    setFault(wrong);
+    if (wrong) return;
     setBusy(true);
-    setFault('');
     try {
-      await action.send(n, reason);
+      await action.send(n, filled);
       close();
     } catch (err) {
       setFault((err as Error).message);
       setBusy(false);
     }
   };
-  const other = action.openstack(nameOf(n), reason);
+  const other = action.openstack(nameOf(n), filled);
   return (
     <Dialog title={`${action.title}: ${nameOf(n)}`} close={close}>
       <form onSubmit={run}>
         <p>{action.what}</p>
-        {action.reason && (
-          <Field label="Reason">
-            {(id) => <input id={id} value={reason} onInput={(e) => setReason(e.currentTarget.value)} />}
-          </Field>
-        )}
+        <Questions of={action.asks ?? []} given={filled} change={fill} />
         <h3>The same in a shell</h3>
-        {action.ingot && <Command text={action.ingot(nameOf(n), reason)} />}
+        {action.ingot && <Command text={action.ingot(nameOf(n), filled)} />}
         {other && <Command text={other} />}
         <Fault text={fault} />
         <footer>

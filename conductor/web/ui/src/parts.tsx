@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Kind } from './states';
 import { kindOfState } from './states';
 import { moment, ago } from './format';
+import type { Given, Question } from './actions';
 
 // Sign is the shape of a kind of state: shapes differ for those who can't tell the colours apart.
 export function Sign({ kind }: { kind: Kind }) {
@@ -178,6 +179,37 @@ export function Field(p: { label: string; hint?: ComponentChildren; children: (i
       {p.children(id)}
       {p.hint && <p class="hint">{p.hint}</p>}
     </div>
+  );
+}
+
+// Questions are the fields of an action's dialog.
+export function Questions({ of, given, change }: { of: Question[]; given: Given; change: (g: Given) => void }) {
+  return (
+    <>
+      {of.map((q) => (
+        <Field key={q.id} label={q.label} hint={q.hint}>
+          {(id) =>
+            q.options ? (
+              <select id={id} value={given[q.id]} onChange={(e) => change({ ...given, [q.id]: e.currentTarget.value })}>
+                {q.options.map(([value, title]) => (
+                  <option key={value} value={value}>
+                    {title}
+                  </option>
+                ))}
+              </select>
+            ) : (
+              <input
+                id={id}
+                {...({ type: q.secret ? 'password' : 'text' } as { type: 'text' })}
+                autocomplete={q.secret ? 'new-password' : 'off'}
+                value={given[q.id]}
+                onInput={(e) => change({ ...given, [q.id]: e.currentTarget.value })}
+              />
+            )
+          }
+        </Field>
+      ))}
+    </>
   );
 }
 
