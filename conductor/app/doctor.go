@@ -51,6 +51,9 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	}
 	p := doctor.Patient{}
 	p.Config, _, p.ConfigFault = config.Load(load, environ, io.Discard)
+	if err := doctor.BecomeOwner(p.Config.DataDir); err != nil {
+		return err
+	}
 	p.Running = inUse(p.Config.DataDir)
 	p.Address, p.AddressFault = provisioningAddress(p.Config)
 	findings := doctor.Examine(ctx, p)

@@ -36,6 +36,7 @@ var readers = []reader{
 	{"docs/howto/runbook.md", []string{"tools/monitoring"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
 	{"docs/howto/upgrade.md", []string{"test/packages"}},
+	{"docs/tutorial/from-packages.md", []string{"test/packages"}},
 	{"tools/package/...", []string{"test/packages"}}, // a separate module
 	{"test/packages/helm/...", []string{"test/packages"}},
 	{"docs/howto/keepalived.md", []string{"conductor/app"}},

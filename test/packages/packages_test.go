@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
 
 // source is the folder of Ingot's source.
@@ -53,19 +54,23 @@ func packages(t *testing.T) string {
 	return once(t, "first")
 }
 
-// later is the folder with those of a later version, and with a ramdisk of files that have their names in them.
+// later is the folder with those of a later version, and with the ramdisk of simulated machines.
 func later(t *testing.T) string {
 	t.Helper()
-	ramdisk := t.TempDir()
-	for _, name := range ramdiskFiles {
-		if err := os.WriteFile(filepath.Join(ramdisk, name), []byte(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return once(t, "later", "-version", "v9.9.9", "-ramdisk", ramdisk)
+	return once(t, "later", "-version", "v9.9.9", "-ramdisk", simulatedRamdisk(t))
 }
 
-var ramdiskFiles = []string{"manifest.json", "vmlinuz", "initramfs"}
+var ramdiskFiles = []string{"manifest.json", "vmlinuz", "initramfs.cpio.zst"}
+
+// simulatedRamdisk is the folder of a ramdisk whose kernel and initramfs are a few bytes.
+func simulatedRamdisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := (fleet.Site{Dir: dir}).Write(); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "ramdisk")
+}
 
 // once makes packages once for all tests.
 func once(t *testing.T, name string, args ...string) string {
@@ -305,8 +310,8 @@ func TestRamdiskPackage(t *testing.T) {
 		file := filepath.Join(unpacked, "usr/lib/ingot/ramdisk", name)
 		if st, err := os.Stat(file); err != nil || st.Mode() != 0o644 {
 			t.Errorf("%s: %v (%v), want a file for all to read", name, st, err)
-		} else if got := read(t, file); got != name {
-			t.Errorf("%s has %q", name, got)
+		} else if want := read(t, filepath.Join(simulatedRamdisk(t), name)); read(t, file) != want {
+			t.Errorf("%s has %q, want %q", name, read(t, file), want)
 		}
 	}
 	kit.NeedPrograms(t, "rpm")

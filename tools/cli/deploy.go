@@ -27,7 +27,8 @@ type deployment struct {
 	image, checksum, format                    string
 	hostname, userData, networkData, driveFile string
 	sshKeys, meta, rootDevice, steps           []string
-	rebuild, noWait, yes                       bool
+	rebuild, yes                               bool
+	waiting
 }
 
 func (p *program) nodeDeploy() *cobra.Command {
@@ -50,7 +51,7 @@ can be named by their file name alone. On a terminal, without a NAME or without
 an image (none given, and none that the node has) it asks for what is missing; with --yes it does not.`,
 		Example: `  ingot node deploy web1 --image https://example.org/debian-12.raw.zst --checksum sha256:7f3c... \
       --hostname web1 --ssh-key ~/.ssh/id_ed25519.pub`,
-	}, []option{
+	}, append(d.options("the machine is active"), []option{
 		opt("image", &d.image, "URL of the image, or name of a file that the conductor serves").freeText(),
 		opt("checksum", &d.checksum, "sha256:HEX or sha512:HEX, or the URL of a file of sums").freeText(),
 		opt("format", &d.format, "expected format (raw, qcow2, ...); the content of the image decides", "raw", "qcow2"),
@@ -65,9 +66,8 @@ an image (none given, and none that the node has) it asks for what is missing; w
 		opt("step", &d.steps,
 			`INTERFACE.STEP:PRIORITY[={"arg": "value"}], a step to add, move or leave out (priority 0)`).freeText(),
 		opt("rebuild", &d.rebuild, "rebuild: write the image to an active node again"),
-		opt("no-wait", &d.noWait, noWaitUsage),
 		opt("yes,y", &d.yes, "don't ask"),
-	}, func(ctx context.Context, c *client.Client, args []string) error {
+	}...), func(ctx context.Context, c *client.Client, args []string) error {
 		name := strings.Join(args, "")
 		if _, ok := isTerminal(p.stdin); ok && !d.yes && !d.rebuild {
 			var err error
@@ -139,7 +139,7 @@ func (p *program) deploy(ctx context.Context, c *client.Client, name string, d d
 		client.ProvisionRequest{Target: target, DeploySteps: steps, ConfigDrive: drive}); err != nil {
 		return err
 	}
-	return p.finish(ctx, c, []string{name}, d.noWait, "", "active")
+	return p.finish(ctx, c, []string{name}, d.skips(), "", "active")
 }
 
 // instanceInfo describes the image as the API wants it.

@@ -256,6 +256,16 @@ func (p *program) wait(ctx context.Context, c *client.Client, name string, wante
 	return nil
 }
 
+// waitPower waits until a machine is on or off, and shows for how long it does.
+func (p *program) waitPower(ctx context.Context, c *client.Client, name, wanted string) error {
+	d := newDisplay(p.stderr)
+	end := d.every(time.Second, func() {
+		d.redraw(fmt.Sprintf("%s: waiting for %s, %s", name, wanted, span(time.Since(d.start))))
+	})
+	defer end()
+	return c.WaitPower(ctx, name, wanted)
+}
+
 // ignoreCancel makes the end by Ctrl-C of a command that only looks no error.
 func ignoreCancel(err error) error {
 	if errors.Is(err, context.Canceled) {

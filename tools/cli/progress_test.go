@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -118,6 +120,37 @@ func TestPhaseOf(t *testing.T) {
 	} {
 		if got := phaseOf(&tr); got != want {
 			t.Errorf("phaseOf(%+v) = %q, want %q", tr, got, want)
+		}
+	}
+}
+
+// TestEveryWaitingCommandTakesBothFlags: what waits can be told not to, and takes the --wait of openstack's scripts.
+func TestEveryWaitingCommandTakesBothFlags(t *testing.T) {
+	found := 0
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		if wait, no := c.Flags().Lookup("wait"), c.Flags().Lookup("no-wait"); (wait == nil) != (no == nil) {
+			t.Errorf("%s has --wait: %v, --no-wait: %v", c.CommandPath(), wait != nil, no != nil)
+		} else if wait != nil {
+			found++
+			if wait.DefValue != "true" {
+				t.Errorf("%s does not wait by itself", c.CommandPath())
+			}
+		}
+		for _, sub := range c.Commands() {
+			look(sub)
+		}
+	}
+	look((&program{getenv: func(string) string { return "" }}).root())
+	if found < 12 {
+		t.Errorf("%d commands wait; does this test still find them?", found)
+	}
+	for _, c := range []struct {
+		w    waiting
+		want bool
+	}{{waiting{wait: true}, false}, {waiting{}, true}, {waiting{wait: true, noWait: true}, true}} {
+		if got := c.w.skips(); got != c.want {
+			t.Errorf("%+v skips the wait: %v, want %v", c.w, got, c.want)
 		}
 	}
 }

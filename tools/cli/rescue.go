@@ -17,19 +17,16 @@ import (
 func (p *program) nodeRescue() *cobra.Command {
 	var passwordFile string
 	var keyFiles []string
-	var noWait bool
-	wait := true
+	var w waiting
 	return p.onNode(&cobra.Command{
 		Use:   "rescue NAME --ssh-key FILE | --password-file FILE",
 		Short: "Boot a machine that is in use into a rescue system, and say how to log in",
 		Example: `  ingot node rescue web1 --ssh-key ~/.ssh/id_ed25519.pub
   ingot node rescue web1 --password-file - < password`,
-	}, []option{
+	}, append(w.options("people can log in"),
 		opt("password-file", &passwordFile, "file with the password that opens the machine; - is the standard input"),
 		opt("ssh-key", &keyFiles, "file with public keys that open the machine, as authorized_keys has them"),
-		opt("no-wait", &noWait, noWaitUsage),
-		opt("wait", &wait, "wait until people can log in, which is the default"),
-	}, func(ctx context.Context, c *client.Client, name string) error {
+	), func(ctx context.Context, c *client.Client, name string) error {
 		if passwordFile == "" && len(keyFiles) == 0 {
 			return usage("what opens the machine? Say --ssh-key FILE, --password-file FILE, or both")
 		}
@@ -53,7 +50,7 @@ func (p *program) nodeRescue() *cobra.Command {
 		if err := c.Provision(ctx, name, r); err != nil {
 			return err
 		}
-		if err := p.finish(ctx, c, []string{name}, noWait, "", "rescue"); err != nil || noWait || p.values() {
+		if err := p.finish(ctx, c, []string{name}, w.skips(), "", "rescue"); err != nil || w.skips() || p.values() {
 			return err
 		}
 		return p.showLogin(ctx, c, name)
@@ -61,18 +58,14 @@ func (p *program) nodeRescue() *cobra.Command {
 }
 
 func (p *program) nodeUnrescue() *cobra.Command {
-	var noWait bool
-	wait := true
+	var w waiting
 	return p.onNode(&cobra.Command{
 		Use: "unrescue NAME", Short: "End the rescue of a machine and start its own system again",
-	}, []option{
-		opt("no-wait", &noWait, noWaitUsage),
-		opt("wait", &wait, "wait until the machine is on its way to its own system, which is the default"),
-	}, func(ctx context.Context, c *client.Client, name string) error {
+	}, w.options("the machine is on its way to its own system"), func(ctx context.Context, c *client.Client, name string) error {
 		if err := c.Provision(ctx, name, client.ProvisionRequest{Target: "unrescue"}); err != nil {
 			return err
 		}
-		return p.finish(ctx, c, []string{name}, noWait, "", "active")
+		return p.finish(ctx, c, []string{name}, w.skips(), "", "active")
 	})
 }
 

@@ -38,13 +38,23 @@ var verbs = []verb{
 		wanted: []string{"manageable", "available", "inspect failed", "clean failed", "deploy failed"}},
 }
 
-// noWaitUsage explains the flag --no-wait.
-const noWaitUsage = "return as soon as the conductor has accepted the request"
+// waiting says whether a command waits for the end of what it asked for.
+type waiting struct{ wait, noWait bool }
+
+// options are the flags of a command that waits until then unless it is told not to. Scripts for openstack have --wait.
+func (w *waiting) options(until string) []option {
+	w.wait = true
+	return []option{opt("wait", &w.wait, "wait until "+until+", which is the default"),
+		opt("no-wait", &w.noWait, "return as soon as the conductor has accepted the request")}
+}
+
+func (w *waiting) skips() bool { return w.noWait || !w.wait }
 
 func (p *program) verbCommands() []*cobra.Command {
 	return mapped(verbs, func(v *verb) *cobra.Command {
-		var noWait, yes bool
-		options := []option{opt("no-wait", &noWait, noWaitUsage)}
+		var w waiting
+		var yes bool
+		options := w.options("that is done")
 		if v.question != "" {
 			options = append(options, opt("yes,y", &yes, "don't ask"))
 		}
@@ -65,7 +75,7 @@ func (p *program) verbCommands() []*cobra.Command {
 				if len(args) == 1 && v.next != "" {
 					next = fmt.Sprintf(v.next, args[0])
 				}
-				return p.finish(ctx, c, args, noWait, next, v.wanted...)
+				return p.finish(ctx, c, args, w.skips(), next, v.wanted...)
 			})
 	})
 }
@@ -107,20 +117,20 @@ func (p *program) nodeListed(verb, short, example, end string,
 	request func(steps []client.Step, runbook string) client.ProvisionRequest) *cobra.Command {
 	var steps []string
 	var file, runbook string
-	var noWait, dry bool
+	var w waiting
+	var dry bool
 	return local(&cobra.Command{
 		Use: verb + " NAME", Short: short,
 		Example: "  ingot node " + verb + " web1 --step " + example + "\n  ingot node " + verb +
 			" web1 --steps steps.yaml --dry-run",
 		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}, []option{
+	}, append(w.options("the steps are done"), []option{
 		opt("step", &steps, `INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`),
 		opt("steps", &file,
 			"a file with the steps instead, - is the standard input: a list of objects with interface, step and args, in YAML or JSON"),
 		opt("runbook", &runbook, "a runbook instead"),
-		opt("no-wait", &noWait, noWaitUsage),
 		opt("dry-run", &dry, "show the steps that would run, and do nothing"),
-	}, func(ctx context.Context, args []string) error {
+	}...), func(ctx context.Context, args []string) error {
 		given := map[bool]int{}
 		for _, is := range []bool{len(steps) > 0, file != "", runbook != ""} {
 			given[is]++
@@ -146,7 +156,7 @@ func (p *program) nodeListed(verb, short, example, end string,
 		if err := c.Provision(ctx, args[0], r); err != nil {
 			return about(args[0], err)
 		}
-		return p.finish(ctx, c, args, noWait, "", end)
+		return p.finish(ctx, c, args, w.skips(), "", end)
 	})
 }
 
@@ -224,18 +234,18 @@ var powerTargets = map[string]struct{ target, soft, end string }{
 }
 
 func (p *program) nodePower() *cobra.Command {
-	var soft, noWait bool
+	var w waiting
+	var soft bool
 	var timeout time.Duration
 	return p.online(&cobra.Command{
 		Use: "power on|off|reboot|status NAME", Short: "Turn a machine on or off",
 		Example:           `  ingot node power off web1 --soft`,
 		Args:              wants("on, off, reboot or status, and a node", func(args []string) bool { return len(args) == 2 }),
 		ValidArgsFunction: p.completeWord("on", "off", "reboot", "status"),
-	}, []option{
+	}, append(w.options("the machine is on or off"),
 		opt("soft", &soft, "ask the operating system, don't just cut the power"),
 		opt("timeout", &timeout, "how long it may take (default: the conductor's choice)"),
-		opt("no-wait", &noWait, noWaitUsage),
-	}, func(ctx context.Context, c *client.Client, args []string) error {
+	), func(ctx context.Context, c *client.Client, args []string) error {
 		word, name := args[0], args[1]
 		t, ok := powerTargets[word]
 		if !ok {
@@ -250,8 +260,8 @@ func (p *program) nodePower() *cobra.Command {
 			if err := c.Power(ctx, name, t.target, timeout); err != nil {
 				return about(name, err)
 			}
-			if !noWait {
-				if err := c.WaitPower(ctx, name, t.end); err != nil {
+			if !w.skips() {
+				if err := p.waitPower(ctx, c, name, t.end); err != nil {
 					return about(name, err)
 				}
 			}

@@ -9,9 +9,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/user"
-	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -119,21 +116,12 @@ func checkDir(_ context.Context, p Patient) []Finding {
 	case !info.IsDir():
 		return finding(Fault, "set data_dir to a folder", "%s is no folder", dir)
 	}
-	st, isUnix := info.Sys().(*syscall.Stat_t)
 	if info.Mode().Perm()&0o007 != 0 {
 		return finding(Fault, "chmod o= "+dir, "%s is open to all users (mode %04o)", dir, info.Mode().Perm())
 	}
 	if unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
 		return finding(Fault, "run this as the conductor's user, or give the folder to that user: chown -R USER "+dir,
 			"%s can't be written to by this user", dir)
-	}
-	if isUnix && os.Geteuid() == 0 && st.Uid != 0 {
-		name := strconv.Itoa(int(st.Uid))
-		if u, err := user.LookupId(name); err == nil {
-			name = u.Username
-		}
-		return finding(Warning, "run it as that user, so that it sees what the conductor sees (sudo -u "+name+
-			" ingotd doctor)", "%s belongs to %s, and this is root", dir, name)
 	}
 	return ok("%s", dir)
 }
