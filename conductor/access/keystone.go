@@ -343,6 +343,12 @@ func (k *Keystone) read(body []byte) (*Actor, time.Time, error) {
 	return out, t.ExpiresAt, nil
 }
 
+// OwnToken returns a token of this server's own user, for another service of OpenStack.
+func (k *Keystone) OwnToken(ctx context.Context) (string, error) { return k.ownToken(ctx) }
+
+// Forget drops a token of OwnToken's that a service has refused.
+func (k *Keystone) Forget(token string) { k.forget(token) }
+
 // ownToken returns the token by which this server is known to Keystone.
 func (k *Keystone) ownToken(ctx context.Context) (string, error) {
 	k.login.Lock()

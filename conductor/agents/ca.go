@@ -62,6 +62,9 @@ func (ca *CA) PhoneHomeKey() ([]byte, error) { return ca.derived("ingot phone ho
 // BootImageKey is such a key for the addresses and tokens of boot images.
 func (ca *CA) BootImageKey() ([]byte, error) { return ca.derived("ingot boot image key 1") }
 
+// GlanceKey is such a key for the addresses at which agents get images of Glance.
+func (ca *CA) GlanceKey() ([]byte, error) { return ca.derived("ingot glance key 1") }
+
 // DashboardKey is such a key for the sessions of people at the dashboard.
 func (ca *CA) DashboardKey() ([]byte, error) { return ca.derived("ingot dashboard key 1") }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
@@ -82,6 +83,12 @@ func TestAtAnotherConductor(t *testing.T) {
 		w, said = answer(method, path, body, &engine.LapsedError{Err: context.DeadlineExceeded})
 		if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(said, "may not act") {
 			t.Errorf("%s %s at a conductor that may not act = %d %q", method, path, w.Code, said)
+		}
+		w, said = answer(method, path, body,
+			&engine.ServiceError{Err: errors.New("look up image x: no route to glance:9292")})
+		if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(said, "image service") ||
+			strings.Contains(said, "9292") {
+			t.Errorf("%s %s without the image service = %d %q", method, path, w.Code, said)
 		}
 	}
 	// A connection that was cut says nothing of what a write did before.

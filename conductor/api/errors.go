@@ -34,6 +34,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		elsewhere  *engine.ElsewhereError
 		lapsed     *engine.LapsedError
 		unasked    *peer.Error
+		service    *engine.ServiceError
 		invalid    *engine.InvalidError
 		duplicate  *store.DuplicateError
 		reference  *store.ReferenceError
@@ -73,6 +74,11 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return e
 	case errors.As(err, &unasked):
 		return s.notForwarded(unasked, c, id)
+	case errors.As(err, &service):
+		s.log.Warn("a service that a request needs can't be asked", "request", id, "err", err)
+		e := rest.Fault(http.StatusServiceUnavailable, "OpenStack's image service can't be asked now; nothing was done. Try again.")
+		e.RetryAfter = elsewhereAgain
+		return e
 	case errors.As(err, &lapsed):
 		e := rest.Fault(http.StatusServiceUnavailable,
 			"This conductor may not act at present, because it could not prove in time that it lives; nothing was done. Try again.")

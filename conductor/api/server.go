@@ -481,7 +481,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 	began := time.Now()
 	ctx := r.Context()
 	if rt.Access != call.Public { // those are machines
-		ctx = node.WithRequester(ctx, node.Requester{User: c.User, Project: who.ProjectID})
+		ctx = node.WithRequester(ctx, node.Requester{User: c.User, Project: who.ProjectID,
+			Trusted: who.All || who.System || who.Trusted})
 	}
 	rep, elsewhere, answer := s.attempt(ctx, rt, c, id, tags)
 	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -194,6 +193,18 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	if err != nil {
 		return err
 	}
+	clients, err := limit.ParseClients(cfg.API.TrustedProxies)
+	if err != nil {
+		return fmt.Errorf("api.trusted_proxies: %w", err)
+	}
+	who, err := authentication(cfg, clients, lines.Part("login"))
+	if err != nil {
+		return err
+	}
+	images, err := imageService(cfg, who.keystone, ca, machinesReach(cfg, addr), st, lines.Part("images"))
+	if err != nil {
+		return err
+	}
 	machines := new(fake.Machines)
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
@@ -219,6 +230,9 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 			defer cancel()
 			sent.Close(last)
 		}()
+	}
+	if images != nil {
+		ec.Images = images
 	}
 	ec.Inspection, ec.Meter = inspections, work{numbers, sent}
 	if o.URL != "" {
@@ -256,6 +270,9 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	var nb *netboot.Server
 	if boot != nil {
 		boot.SystemSeen, boot.SystemStarted, boot.PhoneHome = en.DHCPSeen, en.SystemStarted, en.PhoneHome
+		if images != nil {
+			boot.Glance = images
+		}
 		boot.Others, boot.Meter = agentsOf(others, cfg.Name()), numbers
 		boot.Short = func(err error) {
 			if shortage.OutOfFiles(err) {
@@ -276,14 +293,6 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	}
 
 	allocator := alloc.New(st, lines.Part("allocations"))
-	clients, err := limit.ParseClients(cfg.API.TrustedProxies)
-	if err != nil {
-		return fmt.Errorf("api.trusted_proxies: %w", err)
-	}
-	who, err := authentication(cfg, clients, lines.Part("login"))
-	if err != nil {
-		return err
-	}
 	// What serves ends with run: when ctx ends, or a command stops this process, nodes are handed over first.
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -554,6 +563,14 @@ func logLine(l agents.LogLine) rest.LogLine {
 	return rest.LogLine{Seq: l.Number, At: l.At.UTC().Format(time.RFC3339Nano), Level: l.Level, Text: text}
 }
 
+// machinesReach is the address of network boot that machines are led to.
+func machinesReach(cfg config.Config, addr netip.Addr) netip.Addr {
+	if virtual, err := netip.ParseAddr(cfg.Netboot.Virtual); err == nil && addr.IsValid() {
+		return virtual
+	}
+	return addr
+}
+
 func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config {
 	c := engine.Config{
 		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5,
@@ -569,11 +586,8 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	if addr.IsValid() {
 		c.DHCP = cfg.Netboot.DHCP
 	}
-	at := addr // machines are led there
-	if virtual, err := netip.ParseAddr(cfg.Netboot.Virtual); err == nil && addr.IsValid() {
-		at = virtual
-	}
-	boots := "http://" + net.JoinHostPort(at.String(), strconv.Itoa(cfg.Netboot.HTTPPort))
+	at := machinesReach(cfg, addr)
+	boots := "http://" + netip.AddrPortFrom(at, uint16(cfg.Netboot.HTTPPort)).String()
 	var images []netip.AddrPort // the one listener of this host that users' URLs may name
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = boots + "/images/"

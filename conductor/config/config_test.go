@@ -195,6 +195,9 @@ func TestAccessIsChecked(t *testing.T) {
 		{with(map[string]string{"api.keystone.password": ""}), "INGOT_API_KEYSTONE_PASSWORD"},
 		{with(map[string]string{"api.keystone.password_file": "/x"}), "one of the two"},
 		{with(map[string]string{"api.keystone.cache_time": "2m"}), "a revoked token"},
+		{with(map[string]string{"glance.url": "https://g:9292"}), ""},
+		{with(map[string]string{"glance.url": "g:9292"}), "glance.url"},
+		{map[string]string{"glance.url": "https://g:9292"}, "needs api.auth keystone"},
 	} {
 		args := []string{"--config", lab(t)}
 		for key, v := range c.set {

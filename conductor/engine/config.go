@@ -35,6 +35,7 @@ type Config struct {
 	BootMode  string // "bios", "uefi", or "" for the machine's own setting; a node's capabilities override it
 	// URL below which the conductor's own images are served; for an image_source that is a bare file name
 	ImageBase string
+	Images    ImageService // of OpenStack; nil: image_source names no image of its
 
 	BootTimeout  time.Duration // from the opened boot window to a connected agent; 30 min
 	SessionGrace time.Duration // how long an agent may be out of reach before its machine is booted anew; 60 s
@@ -85,8 +86,12 @@ type Config struct {
 
 // site returns the part of the configuration that is about instances.
 func (e *Engine) site() instance.Site {
-	return instance.Site{AllowUnverified: e.cfg.AllowUnverified, AllowMD5: e.cfg.AllowMD5,
+	s := instance.Site{AllowUnverified: e.cfg.AllowUnverified, AllowMD5: e.cfg.AllowMD5,
 		DefaultBootMode: e.cfg.BootMode, ImageBase: e.cfg.ImageBase}
+	if e.cfg.Images != nil {
+		s.GlanceAddress = e.cfg.Images.Address
+	}
+	return s
 }
 
 // ImageURL is the address of an image; "" for what is none.

@@ -26,6 +26,13 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	}
 	n := stored.Clone()
 	d, w := Dry{Refused: Allowed(n, r.Verb)}, workOf(r.Verb)
+	if r.Verb == node.Deploy || r.Verb == node.Rebuild {
+		image, err := e.describe(ctx, n)
+		if err != nil {
+			return Dry{}, err
+		}
+		image.apply(n)
+	}
 	planner := e.planner()
 	named, err := planner.WithRunbook(ctx, n, r.forSteps())
 	if err != nil {

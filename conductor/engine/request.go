@@ -68,9 +68,20 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 	if err := r.hashRescue(); err != nil {
 		return err
 	}
+	var image described
+	if r.Verb == node.Deploy || r.Verb == node.Rebuild {
+		n, err := e.db.Node(ctx, ident)
+		if err == nil && Allowed(n, r.Verb) == nil { // else there is nothing to look up for
+			image, err = e.describe(ctx, n)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	var gone, ahead string // plan of the job that this request ends
 	n, err := e.request(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		gone, ahead = "", ""
+		image.apply(n)
 		if n.Job != nil {
 			gone = n.Job.PlanID
 		}

@@ -44,9 +44,14 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
 		out["boot"] = verdict(node.Invalidf("capability boot_mode is %q: use bios or uefi", m))
 	}
-	_, err = e.planner().Deployment(ctx, n, nil)
+	image, err := e.describe(ctx, n)
+	if err == nil {
+		image.apply(n)
+		_, err = e.planner().Deployment(ctx, n, nil)
+	}
 	var invalid *InvalidError
-	if err != nil && !errors.As(err, &invalid) {
+	var service *ServiceError
+	if err != nil && !errors.As(err, &invalid) && !errors.As(err, &service) {
 		return nil, err
 	}
 	out["deploy"] = verdict(err)

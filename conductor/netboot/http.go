@@ -30,6 +30,9 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /ramdisk/{sha256}/{file}", s.getRamdisk)
 	mux.HandleFunc("GET /images/{file...}", s.getImage)
 	mux.HandleFunc("GET "+node.BootImagePath+"{name}/ingot.iso", s.getBootImage)
+	if s.cfg.Glance != nil {
+		mux.Handle("GET /glance/{id}", s.cfg.Glance)
+	}
 	mux.HandleFunc("GET /workload/{secret}/config-drive.cpio", s.getSeed)
 	// the API has the same, but is often not where machines are
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -47,7 +50,7 @@ func (s *Server) secureHandler() http.Handler {
 
 // kinds are what machines fetch over HTTP, by the first part of the path.
 var kinds = map[string]string{"boot.ipxe": "script", "loader": "boot program", "ramdisk": "ramdisk", "images": "image",
-	"boot-image": "boot image", "workload": "config drive", "ingot": "phone home"}
+	"glance": "image", "boot-image": "boot image", "workload": "config drive", "ingot": "phone home"}
 
 // logged counts requests, and logs them at level debug.
 func (s *Server) logged(h http.Handler) http.Handler {

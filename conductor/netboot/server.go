@@ -94,10 +94,11 @@ type Config struct {
 	Connections limit.Connections
 	TFTP        bool
 
-	LoaderDir    string // has undionly.kpxe and snponly.efi; empty: only machines with iPXE built in can boot
-	RamdiskDir   string // has manifest.json
-	ImagesDir    string // served below /images/; empty: nothing
-	KernelParams string // added to the ramdisk's command line
+	LoaderDir    string       // has undionly.kpxe and snponly.efi; empty: only machines with iPXE built in can boot
+	RamdiskDir   string       // has manifest.json
+	ImagesDir    string       // served below /images/; empty: nothing
+	Glance       http.Handler // serves images of OpenStack's image service at /glance/ID; nil: none
+	KernelParams string       // added to the ramdisk's command line
 	TokenLife    time.Duration
 
 	Conductor string // HOST:PORT as agents reach it

@@ -9,6 +9,8 @@ import (
 type Requester struct {
 	User    string `json:"user,omitempty"`
 	Project string `json:"project,omitempty"`
+	// Trusted: the request came from the system or one of its services, for which projects have no secrets.
+	Trusted bool `json:"-"`
 }
 
 type requesterKey struct{}

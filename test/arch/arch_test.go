@@ -109,6 +109,7 @@ var may = map[string][]string{
 		"conductor/node",
 		"conductor/guard/limit", "conductor/guard/redact", "conductor/store/postgres", "conductor/store/prepared",
 		"conductor/store/seal"},
+	"conductor/glance":         {"conductor/engine/instance", "conductor/guard/limit", "conductor/node"},
 	"conductor/guard/dial":     {},
 	"conductor/member":         {"conductor/node", "conductor/store/postgres"},
 	"conductor/peer":           {"conductor/access", "conductor/guard/limit"},

@@ -19,7 +19,11 @@ func (s Site) CheckImage(n *node.Node) error {
 	if text("image_source") == "" {
 		return node.Invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
-	if u := s.ImageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
+	if _, ok := GlanceID(text("image_source")); ok {
+		if err := s.checkGlance(n); err != nil {
+			return err
+		}
+	} else if u := s.ImageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
 		return node.Invalidf(
 			"image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest",
 			redact.URL(text("image_source")))
@@ -83,6 +87,9 @@ var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_che
 func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 	source, _ := n.InstanceInfo["image_source"].(string)
 	args["image_source"] = s.ImageURL(source)
+	if id, ok := GlanceID(source); ok && s.GlanceAddress != nil {
+		args["image_source"] = s.GlanceAddress(n, id)
+	}
 	for _, k := range imageArgs {
 		if v, ok := n.InstanceInfo[k].(string); ok && v != "" {
 			args[k] = v
@@ -130,6 +137,32 @@ func (s Site) ImageURL(source string) string {
 		return strings.TrimSuffix(s.ImageBase, "/") + "/" + source
 	}
 	return ""
+}
+
+// glanceImage is the ID of an image in Glance.
+var glanceImage = regexp.MustCompile(`^(?:glance://)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+
+// GlanceID returns the ID of the image of OpenStack's image service that an image_source names: a UUID, also after
+// glance://.
+func GlanceID(source string) (id string, ok bool) {
+	m := glanceImage.FindStringSubmatch(strings.ToLower(source))
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
+}
+
+// checkGlance refuses an image of Glance that can't be had.
+func (s Site) checkGlance(n *node.Node) error {
+	switch {
+	case s.GlanceAddress == nil:
+		return node.Invalidf(
+			"image_source %q is the ID of an image in Glance, which this conductor does not use: have its glance.url set, or give the URL of the image",
+			n.InstanceInfo["image_source"])
+	case n.InstanceInfo["image_mirrors"] != nil:
+		return node.Invalidf("an image of Glance has no mirrors: leave out image_mirrors")
+	}
+	return nil
 }
 
 // maxMirrors is more than anybody has.

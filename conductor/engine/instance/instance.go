@@ -22,6 +22,9 @@ type Site struct {
 	DefaultBootMode string // "bios", "uefi", or "" for the machine's own setting; a node's capabilities override it
 	// URL below which the conductor's own images are served; for an image_source that is a bare file name
 	ImageBase string
+	// GlanceAddress returns where a node's agent gets an image of OpenStack's image service in the node's present job;
+	// nil: that service is not used.
+	GlanceAddress func(n *node.Node, id string) string
 }
 
 // BootMode is how the machine is to boot, and what says so: its capabilities, else the configuration.

@@ -36,6 +36,11 @@ func (m Planner) checkAsked(n *node.Node, asked []node.JobStep) error {
 			if v, ok := args[key]; ok {
 				as.InstanceInfo[key] = v
 			}
+			if id, _ := args[key].(string); key == "image_source" {
+				if _, ok := instance.GlanceID(id); ok {
+					return node.Invalidf("step write_image can't name an image of Glance: name it in instance_info")
+				}
+			}
 		}
 	}
 	return m.Site.CheckImage(&as)

@@ -97,6 +97,11 @@ func (m Planner) Stage(n *node.Node, image map[string]any) (node.JobStep, error)
 	if err := m.Site.CheckImage(&as); err != nil {
 		return node.JobStep{}, err
 	}
+	if id, _ := image["image_source"].(string); id != "" {
+		if _, ok := instance.GlanceID(id); ok { // its address is that of a job
+			return node.JobStep{}, node.Invalidf("an image of Glance can't be written ahead: give the image's URL")
+		}
+	}
 	st, _ := m.AgentSteps.Find("deploy", "write_image") // lacking has seen it
 	step := catalog.InBand(st, nil, st.Priority[steparg.Deploy])
 	step.Abortable = true // no client waits for it, and what it leaves has no partition table

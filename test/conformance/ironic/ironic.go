@@ -29,6 +29,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/debian"
 	"github.com/ingot-metal/ingot/test/kit/keystone"
 	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/test/kit/mariadb"
 	"github.com/ingot-metal/ingot/test/kit/port"
 	"github.com/ingot-metal/ingot/test/kit/proc"
 	"github.com/ingot-metal/ingot/tools/lab/pg"
@@ -150,7 +151,7 @@ func (p *Pair) folder() (err error) {
 	if err != nil {
 		return fmt.Errorf("make a folder for the data: %w", err)
 	}
-	p.socket = p.path("db.sock")
+	p.socket = p.path(mariadb.Socket)
 	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(p.socket) > most {
 		return errors.Join(
 			fmt.Errorf("%s is too long a name for MariaDB's socket (at most %d bytes): choose a shorter folder",
@@ -164,7 +165,7 @@ func (p *Pair) path(name string) string { return filepath.Join(p.o.Dir, name) }
 func (p *Pair) start(ctx context.Context) error {
 	if p.programs = p.o.programs; p.programs.Root == "" {
 		var err error
-		packages := []string{"ironic-common", "mariadb-server-core", keystone.Package}
+		packages := []string{"ironic-common", mariadb.Package, keystone.Package}
 		if p.o.Server != nil {
 			packages = append(packages, "python3-psycopg2")
 		}

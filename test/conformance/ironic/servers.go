@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/test/kit/debian"
+	"github.com/ingot-metal/ingot/test/kit/mariadb"
 	"github.com/ingot-metal/ingot/test/kit/port"
 	"github.com/ingot-metal/ingot/test/kit/proc"
 	"github.com/ingot-metal/ingot/tools/lab/pg"
@@ -32,8 +33,7 @@ func (p *Pair) script(name string, args ...string) proc.Program {
 	return p.python(name, append([]string{p.programs.Program(name)}, args...)...)
 }
 
-// database makes databases on the server of PostgreSQL, or starts MariaDB with an empty database for Ironic. That does
-// not authenticate, but only this user can reach the socket. The data need not outlive the process.
+// database makes databases on the server of PostgreSQL, or starts MariaDB with an empty database for Ironic.
 func (p *Pair) database(ctx context.Context) error {
 	if s := p.o.Server; s != nil {
 		for _, name := range []string{"ironic", "ingot"} {
@@ -43,26 +43,11 @@ func (p *Pair) database(ctx context.Context) error {
 		}
 		return nil
 	}
-	share := filepath.Join(p.programs.Root, "usr/share/mysql")
-	if err := os.Mkdir(p.path("db"), 0o700); err != nil {
-		return fmt.Errorf("make a folder for MariaDB: %w", err)
-	}
-	// As Ironic's installation guide has it.
-	first, err := p.write("db.sql", "CREATE DATABASE ironic CHARACTER SET utf8mb3;\n")
+	prog, err := mariadb.Program(p.programs, p.o.Dir, p.env(p.programs.Env...), "ironic")
 	if err != nil {
 		return err
 	}
-	_, err = p.run(ctx, proc.Program{
-		Name: "MariaDB",
-		Args: []string{filepath.Join(p.programs.Root, "usr/sbin/mariadbd"), "--no-defaults",
-			"--user=" + fmt.Sprint(os.Getuid()), "--basedir=" + filepath.Join(p.programs.Root, "usr"),
-			"--datadir=" + p.path("db"), "--tmpdir=" + p.o.Dir, "--lc-messages-dir=" + share,
-			"--character-sets-dir=" + filepath.Join(share, "charsets"), "--plugin-dir=" + p.o.Dir,
-			"--socket=" + p.socket, "--pid-file=" + p.path("db.pid"), "--init-file=" + first, "--skip-networking",
-			"--skip-grant-tables", "--skip-log-bin", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
-			"--innodb-flush-log-at-trx-commit=0", "--innodb-use-native-aio=0"},
-		Env: p.env(p.programs.Env...), Log: p.path("mariadb.log"),
-	}, proc.Connects("unix", p.socket))
+	_, err = p.run(ctx, prog, mariadb.Ready(p.o.Dir))
 	return err
 }
 
@@ -103,7 +88,7 @@ func (p *Pair) ironic(ctx context.Context, a access) error {
 	for _, i := range interfaces {
 		fmt.Fprintf(&kinds, "enabled_%s_interfaces = %s\n", i.kind, i.enabled)
 	}
-	database := "mysql+pymysql://root@localhost/ironic?unix_socket=%DIR%/db.sock"
+	database := mariadb.URL("%DIR%", "ironic")
 	if s := p.o.Server; s != nil {
 		database = fmt.Sprintf("postgresql+psycopg2://%s:%s@127.0.0.1:%d/ironic", pg.User, pg.Password, s.Port)
 	}

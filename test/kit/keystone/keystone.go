@@ -90,6 +90,14 @@ enabled = false
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	// Keystone may write while a connection of its own still reads, which SQLite refuses otherwise ("database is
+	// locked").
+	if err := proc.Run(ctx, proc.Program{Name: "SQLite", Log: filepath.Join(dir, "sqlite.log"),
+		Args: []string{debian.Python, "-c",
+			"import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('PRAGMA journal_mode=WAL')",
+			filepath.Join(dir, "keystone.db")}}); err != nil {
+		return nil, err
+	}
 	s := &Server{URL: "http://" + addr + "/v3", life: life, ids: map[[2]string]string{}}
 	if err := manage("bootstrap", "--bootstrap-password", "admin", "--bootstrap-region-id", "RegionOne",
 		"--bootstrap-public-url", s.URL); err != nil {

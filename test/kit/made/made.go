@@ -8,6 +8,7 @@ package made
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/images/build"
 	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/initramfs/kernel"
+	"github.com/ingot-metal/ingot/test/kit/cloud"
 )
 
 // Things that can be made.
@@ -35,12 +37,13 @@ const (
 	Debian        = "debian"         // Debian 12 for virtual machines, as `make demo` makes it
 	DebianFull    = "debian-full"    // with the kernel for real hardware
 	Debian4096    = "debian-4096"    // for disks with sectors of 4096 bytes
+	OpenStack     = "openstack"      // the programs of OpenStack and their tables, in the cache of package cloud
 )
 
 // Names lists all things, those that others are made of first.
 func Names() []string {
 	return []string{Programs, RamdiskLab, RamdiskShell, RamdiskServer, RamdiskFull, Tiny, Tiny4096, TinyFull, Debian,
-		DebianFull, Debian4096}
+		DebianFull, Debian4096, OpenStack}
 }
 
 // Program returns the path of ingot, ingotd or ingot-agent. With INGOT_PROGRAMS in the environment it is one of that
@@ -146,6 +149,8 @@ func fill(ctx context.Context, name, source, dir string) error {
 	switch name {
 	case Programs:
 		return programs(ctx, source, dir)
+	case OpenStack:
+		return cloud.Fetch(ctx, slog.New(slog.DiscardHandler))
 	case Tiny, Tiny4096, TinyFull:
 		_, err := build.Tiny(ctx,
 			build.Options{Out: dir, Kernel: map[string]string{TinyFull: kernel.Full}[name], Qcow2: name == Tiny,

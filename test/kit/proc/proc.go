@@ -140,6 +140,19 @@ func (p *Process) said() string {
 	return "; the last lines of its log:\n  " + strings.Join(lines[max(0, len(lines)-most):], "\n  ")
 }
 
+// Ended waits for the end of a program that was asked to end: an error unless its exit status is 0.
+func (p *Process) Ended(ctx context.Context) error {
+	select {
+	case <-p.gone:
+	case <-ctx.Done():
+		return fmt.Errorf("%s does not end: %w%s", p.Name, context.Cause(ctx), p.said())
+	}
+	if p.err != nil {
+		return fmt.Errorf("%s ended: %w%s", p.Name, p.err, p.said())
+	}
+	return nil
+}
+
 // PID is the program's process.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 

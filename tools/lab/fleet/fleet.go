@@ -14,6 +14,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,6 +60,9 @@ type Options struct {
 	Rates   Rates         // of faults
 	Trouble time.Duration // time that a controller is busy, is silent or lies; zero: 20 s
 	Log     *slog.Logger  // nil is silent
+	// Image, if set, is called by write_image with the step's arguments, and what it returns is the step's error: who
+	// wants to know whether the image can be had fetches it there.
+	Image func(ctx context.Context, args json.RawMessage) error
 	// Seen, if set, is called when an agent begins a step and when it ends one, from many goroutines.
 	Seen func(Event)
 }

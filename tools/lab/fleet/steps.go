@@ -38,6 +38,11 @@ func (b *boot) pretend(alive, ctx context.Context, name string, c *step.Call) (s
 	if name == "write_image" {
 		whole = b.m.f.o.Write
 		b.m.setInstalled(false)
+		if image := b.m.f.o.Image; image != nil {
+			if err := image(ctx, c.Args); err != nil {
+				return step.Outcome{}, err
+			}
+		}
 	}
 	whole = b.m.about(whole)
 	every := min(whole/ticks, 2*time.Second)

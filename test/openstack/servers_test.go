@@ -1,0 +1,145 @@
+package openstack
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
+)
+
+// TestServers takes a server through its life with Nova's Ironic driver and the openstack command: everything that the
+// driver asks of Ironic is answered by ingotd.
+func TestServers(t *testing.T) {
+	s := start(t, 1)
+	image := s.image("system", []byte(strings.Repeat("a system ", 10_000)))
+	s.openstack("flavor", "create", "bm", "--ram", "1024", "--disk", "10", "--vcpus", "1", "--property",
+		"resources:CUSTOM_FLEET=1", "--property", "resources:VCPU=0", "--property", "resources:MEMORY_MB=0",
+		"--property", "resources:DISK_GB=0")
+	s.openstack("network", "create", "tenant", "--provider-network-type", "flat", "--provider-physical-network",
+		"physnet1")
+	s.openstack("subnet", "create", "tenant4", "--network", "tenant", "--subnet-range", "192.0.2.0/24", "--no-dhcp")
+	s.waitInventory(0)
+
+	create := func(name string) string {
+		t.Helper()
+		return s.openstack("server", "create", name, "--flavor", "bm", "--image", "system", "--network", "tenant", "-f",
+			"value", "-c", "id")
+	}
+	s.calls.begin("Create")
+	id := create("first")
+	now := s.wait(id, "ACTIVE")
+	uuid, _ := now["OS-EXT-SRV-ATTR:hypervisor_hostname"].(string)
+	n, machine := s.node(uuid)
+	if n["instance_uuid"] != id || n["provision_state"] != "active" {
+		t.Fatalf("the node of the server: %v", n)
+	}
+	info, _ := n["instance_info"].(object)
+	if info["image_source"] != image || info["display_name"] != "first" || info["image_os_hash_algo"] != "sha512" {
+		t.Errorf("instance_info is %v", info)
+	}
+	if !machine.Instance() {
+		t.Error("the machine does not run the system")
+	}
+	if a := fmt.Sprint(now["addresses"]); !strings.Contains(a, "192.0.2.") {
+		t.Errorf("the server has the addresses %s", a)
+	}
+	port := s.get("network", "/v2.0/ports?device_id="+id, "ports").([]any)[0].(object)["id"]
+	vifs := fmt.Sprint(s.get("baremetal", "/v1/nodes/"+uuid+"/vifs", "vifs"))
+	if vifs != fmt.Sprintf("[map[id:%v]]", port) {
+		t.Errorf("the node has the virtual interfaces %s, want Neutron's port %v", vifs, port)
+	}
+	s.waitInventory(1)
+
+	s.calls.begin("Stop, start and reboot")
+	s.openstack("server", "stop", id)
+	s.wait(id, "SHUTOFF")
+	if n, m := s.node(uuid); m.On() || n["power_state"] != "power off" {
+		t.Errorf("after stop the power is %v", n["power_state"])
+	}
+	s.openstack("server", "start", id)
+	s.wait(id, "ACTIVE")
+	if n, m := s.node(uuid); !m.On() || n["power_state"] != "power on" {
+		t.Errorf("after start the power is %v", n["power_state"])
+	}
+	for _, how := range []string{"--soft", "--hard"} {
+		before := s.fleet.Counts().Boots
+		s.openstack("server", "reboot", how, id)
+		s.wait(id, "ACTIVE")
+		if after := s.fleet.Counts().Boots; after != before+1 {
+			t.Errorf("reboot %s started the machine %d times", how, after-before)
+		}
+	}
+
+	s.calls.begin("Rescue")
+	s.openstack("server", "rescue", "--password", "let me in", id)
+	s.wait(id, "RESCUE")
+	s.waitNode(uuid, "rescue")
+	s.openstack("server", "unrescue", id)
+	s.wait(id, "ACTIVE")
+	s.waitNode(uuid, "active")
+
+	s.calls.begin("Rebuild")
+	written := s.fleet.Counts().Images
+	s.openstack("server", "rebuild", id)
+	s.wait(id, "ACTIVE")
+	if n := s.fleet.Counts().Images; n != written+1 {
+		t.Errorf("rebuild wrote %d images", n-written)
+	}
+
+	s.calls.begin("Delete")
+	s.delete(id, uuid)
+
+	s.calls.begin("A deployment that fails")
+	// The image's data vanish from Glance's store: the machine can't get them.
+	if err := os.Remove(filepath.Join(s.cloud.Images(), image)); err != nil {
+		t.Fatal(err)
+	}
+	id = create("second")
+	now = s.wait(id, "ERROR")
+	if why := fmt.Sprint(now["fault"]); !strings.Contains(why, "write_image") || !strings.Contains(why,
+		"fetch the image: the server answered 5") {
+		t.Errorf("Nova's reason is %s", why)
+	}
+	s.calls.begin("Delete")
+	s.delete(id, uuid)
+	s.calls.check(t)
+}
+
+// delete deletes a server, and waits until its node is clean and can be used again.
+func (s *site) delete(id, node string) {
+	s.t.Helper()
+	s.openstack("server", "delete", id)
+	ingotd.Wait(s.t, "server is gone", func() bool {
+		status, _ := s.ask("compute", http.MethodGet, "/servers/"+id, nil)
+		return status == http.StatusNotFound
+	})
+	n := s.waitNode(node, "available")
+	if info, _ := n["instance_info"].(object); n["instance_uuid"] != nil || len(info) > 0 {
+		s.t.Errorf("after delete the node has instance %v with %v", n["instance_uuid"], info)
+	}
+	if left, _ := s.get("network", "/v2.0/ports", "ports").([]any); len(left) > 0 {
+		s.t.Errorf("Neutron still has the ports %v", left)
+	}
+	if vifs := fmt.Sprint(s.get("baremetal", "/v1/nodes/"+node+"/vifs", "vifs")); vifs != "[]" {
+		s.t.Errorf("the node still has the virtual interfaces %s", vifs)
+	}
+	s.waitInventory(0)
+}
+
+// waitInventory waits until Placement knows one machine, of which so many are reserved.
+func (s *site) waitInventory(reserved int) {
+	s.t.Helper()
+	ingotd.Wait(s.t, fmt.Sprintf("Placement has one machine, %d reserved", reserved), func() bool {
+		list, _ := s.get("placement", "/resource_providers", "resource_providers").([]any)
+		if len(list) != 1 {
+			return false
+		}
+		id := fmt.Sprint(list[0].(object)["uuid"])
+		have, _ := s.get("placement", "/resource_providers/"+id+"/inventories", "inventories", "CUSTOM_FLEET").(object)
+		return have["total"] == 1.0 && have["reserved"] == float64(reserved)
+	})
+}
