@@ -50,7 +50,7 @@ func onTwoHosts(t *testing.T) []string {
 		return strings.Fields(names)
 	}
 	kit.NeedRoot(t)
-	kit.NeedPrograms(t, "ip", "keepalived")
+	kit.NeedPrograms(t, "ip")
 	machine := fmt.Sprintf("ingot-ka-m%d", os.Getpid())
 	conductors := []string{fmt.Sprintf("ingot-ka-a%d", os.Getpid()), fmt.Sprintf("ingot-ka-b%d", os.Getpid())}
 	for _, ns := range append([]string{machine}, conductors...) {
@@ -92,39 +92,18 @@ const vip = "10.77.0.10"
 // address is killed, the address moves, machines of the dead one are answered by the other one at their second try, and
 // boot; an address has one machine.
 func TestVirtualAddressMoves(t *testing.T) {
+	kit.NeedPrograms(t, "keepalived")
 	spaces := onTwoHosts(t)
 	if spaces == nil {
 		return
 	}
-	cluster := pgserver.New(t)
-	name, _ := cluster.Database(t)
-	// The socket is a file, which is the same in all network namespaces.
-	database := fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=%s", name, cluster.Dir, cluster.Port, pgserver.User)
 	dir := t.TempDir()
 	writeBootFiles(t, dir)
-	r := &twoHosts{T: t, logs: []*ingotd.Output{{}, {}}}
-	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
-	for i, ns := range spaces {
-		args := []string{"netns", "exec", ns, made.Program(t, "ingotd"), "--data-dir", filepath.Join(dir, "data", ns),
-			"--listen", "0.0.0.0:6385"}
-		for _, s := range []string{"api.insecure_listen=true", "store.url=" + database, "store.key=" + key,
-			fmt.Sprint("hostname=c", i+1), "netboot.interface=prov", "netboot.dhcp=server",
-			"netboot.virtual_address=" + vip, "netboot.range_start=10.77.0.50", "netboot.range_end=10.77.0.90", "netboot.loader_dir=" + dir,
-			"netboot.ramdisk_dir=" + dir, "netboot.images_dir=", "log_level=debug"} {
-			args = append(args, "--set", s)
-		}
-		cmd := exec.Command("ip", args...)
-		cmd.Stdout, cmd.Stderr = r.logs[i], r.logs[i]
-		ingotd.Run(t, cmd, r.logs[i])
-		r.pids = append(r.pids, cmd.Process.Pid)
+	r := startOnTwoHosts(t, spaces, dir, "netboot.dhcp=server", "netboot.virtual_address="+vip,
+		"netboot.range_start=10.77.0.50", "netboot.range_end=10.77.0.90", "netboot.loader_dir="+dir)
+	for _, ns := range spaces {
 		r.keepalived(ns, dir)
 	}
-	for i := range spaces {
-		ingotd.Wait(t, "ingotd answers", func() bool { return r.try(i, "GET", "/", "") == 200 })
-	}
-	ingotd.Wait(t, "both know each other", func() bool {
-		return strings.Count(r.ask(0, 200, "GET", "/v1/conductors", ""), `"alive":true`) == 2
-	})
 	holder := -1
 	ingotd.Wait(t, "the virtual address is on one host", func() bool { holder = r.holder(spaces); return holder >= 0 })
 	if got := get("http://"+vip+":6385/", 200); got == "" {
@@ -246,6 +225,37 @@ type twoHosts struct {
 	*testing.T
 	logs []*ingotd.Output
 	pids []int
+}
+
+// startOnTwoHosts starts the conductors c1 and c2, and returns when they know each other. The ramdisk is that of dir.
+func startOnTwoHosts(t *testing.T, spaces []string, dir string, settings ...string) *twoHosts {
+	t.Helper()
+	cluster := pgserver.New(t)
+	name, _ := cluster.Database(t)
+	// The socket is a file, which is the same in all network namespaces.
+	database := fmt.Sprintf("postgres:///%s?host=%s&port=%d&user=%s", name, cluster.Dir, cluster.Port, pgserver.User)
+	r := &twoHosts{T: t, logs: []*ingotd.Output{{}, {}}}
+	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
+	for i, ns := range spaces {
+		args := []string{"netns", "exec", ns, made.Program(t, "ingotd"), "--data-dir", filepath.Join(dir, "data", ns),
+			"--listen", "0.0.0.0:6385"}
+		for _, s := range append([]string{"api.insecure_listen=true", "store.url=" + database, "store.key=" + key,
+			fmt.Sprint("hostname=c", i+1), "netboot.interface=prov", "netboot.ramdisk_dir=" + dir,
+			"netboot.images_dir=", "log_level=debug"}, settings...) {
+			args = append(args, "--set", s)
+		}
+		cmd := exec.Command("ip", args...)
+		cmd.Stdout, cmd.Stderr = r.logs[i], r.logs[i]
+		ingotd.Run(t, cmd, r.logs[i])
+		r.pids = append(r.pids, cmd.Process.Pid)
+	}
+	for i := range spaces {
+		ingotd.Wait(t, "ingotd answers", func() bool { return r.try(i, "GET", "/", "") == 200 })
+	}
+	ingotd.Wait(t, "both know each other", func() bool {
+		return strings.Count(r.ask(0, 200, "GET", "/v1/conductors", ""), `"alive":true`) == 2
+	})
+	return r
 }
 
 // writeBootFiles writes boot programs and a ramdisk, which say what they are.
