@@ -74,6 +74,7 @@ group() {
 		need dnsmasq-base "a DHCP server that is not ours"
 		need keepalived "an address that moves between conductors"
 		need lintian "checks Debian packages"
+		need nftables "sets up a firewall to find"
 		need rpm "reads the other packages"
 		need gnupg "signs and checks a release"
 		need gpgv "checks it with one key alone"

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/conductor/app/doctor"
+	"github.com/ingot-metal/ingot/conductor/app/doctor/firewall"
 	"github.com/ingot-metal/ingot/conductor/config"
 )
 
@@ -51,6 +52,7 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	}
 	p := doctor.Patient{}
 	p.Config, _, p.ConfigFault = config.Load(load, environ, io.Discard)
+	p.Chains, p.ChainsFault = firewall.Find() // as root, if this is
 	if err := doctor.BecomeOwner(p.Config.DataDir); err != nil {
 		return err
 	}

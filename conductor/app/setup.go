@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ingot-metal/ingot/conductor/app/doctor"
+	"github.com/ingot-metal/ingot/conductor/app/doctor/firewall"
 	"github.com/ingot-metal/ingot/conductor/app/setup"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/netboot/probe"
@@ -31,6 +33,7 @@ func setUp(ctx context.Context, args, _ []string, stdout, stderr io.Writer) erro
 		{&a.File, "config", config.DefaultFile, "`file` to write"},
 		{&a.DataDir, "data-dir", config.Default().DataDir, "`folder` of the conductor's data"},
 		{&a.Interface, "interface", "", "`name` of the provisioning network's interface, or none"},
+		{&a.BMC, "bmc-network", "", "`network` of the machines' controllers, such as 10.1.0.0/24, or none"},
 		{&a.Advertise, "advertise", "", "without such an interface, `HOST:PORT` by which agents reach this conductor"},
 		{&a.DHCP, "dhcp", "", "`mode`: server, proxy or off"},
 		{&a.RangeStart, "range-start", "", "first `address` for machines, with --dhcp server"},
@@ -61,7 +64,8 @@ func setUp(ctx context.Context, args, _ []string, stdout, stderr io.Writer) erro
 
 // thisHost gives setup access to this machine.
 func thisHost(file string) setup.Host {
-	h := setup.Host{Interfaces: networkInterfaces, Examine: firstLook, Exists: exists, User: -1, Group: -1,
+	h := setup.Host{Interfaces: networkInterfaces, Examine: firstLook, Toward: toward, Exists: exists,
+		User: -1, Group: -1,
 		Start: "ingotd --config " + file}
 	if os.Geteuid() == 0 {
 		if u, err := user.Lookup("ingot"); err == nil { // the packages' user; numbers, where this is a Unix
@@ -82,6 +86,16 @@ func thisHost(file string) setup.Host {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// toward asks the routing table, by a socket that sends nothing.
+func toward(to netip.Addr) (netip.Addr, error) {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 623)))
+	if err != nil {
+		return netip.Addr{}, errors.Unwrap(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
 // networkInterfaces lists the Ethernet interfaces with the DHCP servers that answer on their networks.
@@ -143,11 +157,12 @@ func lookForServers(ctx context.Context, i *setup.Interface) {
 // firstLook is the part of the doctor's checks that makes sense before the first start.
 func firstLook(ctx context.Context, cfg config.Config) []setup.Finding {
 	p := doctor.Patient{Config: cfg, Running: inUse(cfg.DataDir)}
+	p.Chains, p.ChainsFault = firewall.Find()
 	p.Address, p.AddressFault = provisioningAddress(cfg)
 	var out []setup.Finding
 	for _, f := range doctor.Examine(ctx, p) {
 		switch f.Check {
-		case "ports", "network", "boot files", "free space":
+		case "ports", "firewall", "network", "boot files", "free space":
 			out = append(out, setup.Finding{Check: f.Check, Detail: oneLine.Replace(f.Detail), Remedy: f.Remedy,
 				Well: f.Status == doctor.OK})
 		}

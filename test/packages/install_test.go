@@ -292,6 +292,11 @@ func TestInstallUpgradeRemovePurge(t *testing.T) {
 		}
 	}
 
+	stranger := exec.Command("unshare", "--net", "chroot", "--userspec=65534:65534", r.dir, "ingotd", "setup", "--yes",
+		"--interface", "none")
+	if out, err := stranger.CombinedOutput(); err == nil || !strings.Contains(string(out), "run ingotd setup as root") {
+		t.Errorf("ingotd setup as another user: %v\n%s", err, out)
+	}
 	r.atATerminal()
 	agents := kit.FreeAddr(t)
 	said = kit.Run(t, "unshare", "--net", "chroot", r.dir, "ingotd", "setup", "--yes", "--force", "--interface", "none",

@@ -52,7 +52,7 @@ ip link set eth1 up
 ip link set far up`, `until grep -q 'ingotd is up' /ingotd.log; do sleep 0.1; done 2>/dev/null
 eval "$(sed -n 's/^ *export /export /p' /root/setup.txt)"
 exec ingot lab fleet --nodes 1 --to none --boot-url http://10.0.0.1:8080 --boot 1s --step 50ms --write 2s`,
-		"NIC=eth1 DHCP=off BMC=127.77.0.1:6230 BMC_USER=admin BMC_PASSWORD=ingot-fleet IMAGE=image.raw\n",
+		"NIC=eth1 DHCP=off BMC=127.77.0.1:6230 BMC_USER=admin BMC_PASSWORD=ingot-fleet IMAGE=image.raw LOGIN=/root\n",
 		exec.Command("unshare", "--net", "sh", "-ec"))
 }
 
@@ -71,7 +71,7 @@ func TestTutorialInTheRack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	rack, err := lab.Up(ctx, lab.Options{Name: fmt.Sprintf("tutorial-%d", os.Getpid()), Accel: lab.TCG,
-		Dir: filepath.Join(t.TempDir(), "lab"), Nodes: []lab.NodeSpec{{}}})
+		Dir: filepath.Join(t.TempDir(), "lab"), Nodes: []lab.NodeSpec{{Disks: []lab.DiskSpec{{SizeBytes: 5 << 30}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,11 +81,29 @@ func TestTutorialInTheRack(t *testing.T) {
 		}
 	})
 	s := rack.Status().Nodes[0]
-	r.follow("", "", fmt.Sprintf("NIC=prov DHCP=server BMC=%s BMC_USER=%s BMC_PASSWORD=%s IMAGE=tiny.raw.zst\n", s.BMCAddress, s.User,
+	defer r.loginAt(s.ConsoleLog)()
+	r.follow("", "", fmt.Sprintf("NIC=prov DHCP=server BMC=%s BMC_USER=%s BMC_PASSWORD=%s IMAGE=tiny.raw.zst LOGIN=/login\n", s.BMCAddress, s.User,
 		s.Password), exec.Command("ip", "netns", "exec", rack.Namespace, "sh", "-ec"))
-	if console := read(t, s.ConsoleLog); !strings.Contains(console, "login:") {
-		t.Errorf("the console of the machine shows no login prompt:\n%s", console[max(0, len(console)-3000):])
-	}
+}
+
+// loginAt makes a file in the root when a console shows a login prompt, and fails the test when that takes too long.
+// The function that it returns waits for that.
+func (r *root) loginAt(console string) (wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for limit := time.Now().Add(10 * time.Minute); time.Now().Before(limit) && r.t.Context().Err() == nil; {
+			if b, err := os.ReadFile(console); err == nil && bytes.Contains(b, []byte("login:")) {
+				if err := os.WriteFile(filepath.Join(r.dir, "login"), nil, 0o600); err != nil {
+					r.t.Error(err)
+				}
+				return
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		r.t.Error("the console of the machine shows no login prompt")
+	}()
+	return func() { <-done }
 }
 
 // newTutorial is a clean root with packages in root's home, and stand-ins for what it does not have: apt, and
@@ -125,6 +143,8 @@ func (r *root) follow(network, beside, values string, within *exec.Cmd) {
 	page := strings.Join(append([]string{"set -eux\ncd /root\nexport HOME=/root PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin\n",
 		values}, blocks[1:]...), "")
 	page = strings.ReplaceAll(page, "_amd64.deb", "_"+runtime.GOARCH+".deb")
+	// A reader logs in before the machine is given back.
+	page = strings.Replace(page, "ingot node undeploy", "until [ -e $LOGIN ]; do sleep 0.2; done\ningot node undeploy", 1)
 	for name, text := range map[string]string{"page": page, "beside": "cd /root\n" + beside + "\n"} {
 		if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingot-metal/ingot/conductor/app/doctor/firewall"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/observe/shortage"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -46,6 +47,9 @@ type Patient struct {
 	// found.
 	Address      netip.Addr
 	AddressFault error
+	// Chains are those of the host's firewall; ChainsFault says why they can't be found.
+	Chains      []firewall.Chain
+	ChainsFault error
 	// Running says that an ingotd uses the data directory.
 	Running bool
 	// Now is the clock; nil is time.Now.
@@ -66,6 +70,7 @@ var checks = []struct {
 	{"certificates", checkCertificates},
 	{"clock", checkClock},
 	{"ports", checkPorts},
+	{"firewall", checkFirewall},
 	{"network", checkWire},
 	{"boot files", checkBootFiles},
 	{"free space", checkSpace},

@@ -13,6 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/app/doctor"
+	"github.com/ingot-metal/ingot/conductor/app/doctor/firewall"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -200,4 +201,38 @@ func take(t *testing.T, p *doctor.Patient) {
 	}
 	t.Cleanup(func() { l.Close() })
 	p.Config.API.Listen = l.Addr().String()
+}
+
+// TestFirewall: what there is is named, with everything that it has to let in.
+func TestFirewall(t *testing.T) {
+	p := healthy(t)
+	p.Config.Netboot.DHCP, p.Config.Netboot.Interface, p.Address = "server", "lo", netip.MustParseAddr("10.0.0.1")
+	p.Config.Agents.Listen = ":6386"
+	find := func() doctor.Finding {
+		t.Helper()
+		for _, f := range doctor.Examine(t.Context(), p) {
+			if f.Check == "firewall" {
+				return f
+			}
+		}
+		t.Fatal("the firewall is not looked at")
+		return doctor.Finding{}
+	}
+	if f := find(); f.Detail != "nothing is dropped" || f.Remedy != "" {
+		t.Errorf("without chains: %+v", f)
+	}
+	p.ChainsFault = fmt.Errorf("ask: %w", os.ErrPermission)
+	if f := find(); f.Detail != "only root can look at it" {
+		t.Errorf("without rights: %+v", f)
+	}
+	p.Chains = []firewall.Chain{{Family: "inet", Table: "filter", Name: "input", Drops: true, Rules: 3}}
+	p.ChainsFault = nil
+	f := find()
+	if want := "inet filter input: rules 3, all else is dropped"; f.Detail != want || f.Status != doctor.OK {
+		t.Errorf("%+v, want %q", f, want)
+	}
+	if want := "let in TCP 6386 from machines, TCP 8080 from machines and controllers, UDP 69 from machines, " +
+		"UDP 67 from machines"; f.Remedy != want {
+		t.Errorf("the remedy is %q, want %q", f.Remedy, want)
+	}
 }

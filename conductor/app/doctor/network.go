@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/ingot-metal/ingot/conductor/netboot"
@@ -69,6 +71,59 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 		return ok("%d are free or used by the ingotd that runs", free)
 	}
 	return ok("%d are free", free)
+}
+
+// checkFirewall names the chains that packets to this conductor pass. What their rules say is for people: so it is no
+// fault, and what they have to let in is always named.
+func checkFirewall(_ context.Context, p Patient) []Finding {
+	if errors.Is(p.ChainsFault, os.ErrPermission) {
+		return ok("only root can look at it")
+	}
+	if p.ChainsFault != nil {
+		return finding(Warning, "look at it with nft list ruleset", "%v", p.ChainsFault)
+	}
+	if len(p.Chains) == 0 {
+		return ok("nothing is dropped")
+	}
+	names := make([]string, 0, len(p.Chains))
+	for _, c := range p.Chains {
+		names = append(names, c.String())
+	}
+	return finding(OK, "let in "+strings.Join(p.incoming(), ", "), "%s", strings.Join(names, "; "))
+}
+
+// incoming lists what other hosts send to this conductor.
+func (p Patient) incoming() (all []string) {
+	n := p.Config.Netboot
+	tcp := func(address, from string) {
+		host, port, err := net.SplitHostPort(address)
+		if ip := net.ParseIP(host); err == nil && (ip == nil || !ip.IsLoopback()) && host != "localhost" {
+			all = append(all, "TCP "+port+" from "+from)
+		}
+	}
+	tcp(p.Config.API.Listen, "clients")
+	tcp(p.Config.Agents.Listen, "machines")
+	if p.Config.Store.Server() != "" {
+		tcp(p.Config.PeerListen(), "other conductors")
+	}
+	if !p.Address.IsValid() {
+		return all
+	}
+	for _, port := range []int{n.HTTPPort, n.HTTPSPort} {
+		if port != 0 {
+			tcp(net.JoinHostPort(p.Address.String(), strconv.Itoa(port)), "machines and controllers")
+		}
+	}
+	if n.TFTP {
+		all = append(all, "UDP 69 from machines")
+	}
+	switch n.DHCP {
+	case "server":
+		all = append(all, "UDP 67 from machines")
+	case "proxy":
+		all = append(all, "UDP 67 and 4011 from machines")
+	}
+	return all
 }
 
 // checkWire looks which DHCP servers and boot servers answer on the provisioning network. A running ingotd does not

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"path/filepath"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/config"
@@ -38,6 +39,8 @@ type Host struct {
 	Interfaces func(ctx context.Context) ([]Interface, error)
 	// Examine looks at ports, space and files with a configuration.
 	Examine func(ctx context.Context, cfg config.Config) []Finding
+	// Toward returns the address from which packets to another one are sent.
+	Toward func(netip.Addr) (netip.Addr, error)
 	// Exists reports whether a file or folder is there.
 	Exists func(path string) bool
 	// User and Group are those of ingotd, which can be given files; -1 without such a user, or where this is not root.
@@ -51,6 +54,7 @@ type Answers struct {
 	File       string // to write
 	DataDir    string
 	Interface  string // of the provisioning network; "none"
+	BMC        string // network of the machines' controllers; "none"
 	Advertise  string // HOST:PORT by which agents reach this conductor, where there is no such interface
 	DHCP       string // server, proxy, off
 	RangeStart string
@@ -73,8 +77,13 @@ type run struct {
 	out  io.Writer
 	host Host
 	Answers
-	password string // that was made
-	users    string // the file with users
+	password string     // that was made
+	users    string     // the file with users
+	address  netip.Addr // of this host, on the provisioning network
+
+	controllers netip.Prefix // the network of the machines' controllers
+	local       netip.Addr   // from which this host reaches it
+	unreachable error        // why it does not
 }
 
 // Run makes the configuration. Without in it asks nothing.
@@ -82,6 +91,13 @@ func Run(ctx context.Context, a Answers, in io.Reader, out io.Writer, host Host)
 	r := &run{out: out, host: host, Answers: a}
 	if in != nil {
 		r.in = bufio.NewReader(in)
+	}
+	var err error
+	if r.File, err = filepath.Abs(r.File); err != nil { // it names others
+		return err
+	}
+	if err := absolute(r.DataDir); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
 	}
 	if err := r.mayWrite(); err != nil {
 		return err
@@ -104,13 +120,16 @@ func Run(ctx context.Context, a Answers, in io.Reader, out io.Writer, host Host)
 	return nil
 }
 
-// question asks for an answer that was not given, and proposes one. right says what is wrong with an answer.
-func (r *run) question(to *string, text, proposal string, right func(string) error) error {
+// question asks for an answer that its flag did not give, and proposes one. right says what is wrong with an answer.
+func (r *run) question(to *string, flag, text, proposal string, right func(string) error) error {
 	for {
 		asked := *to == "" && r.in != nil
 		if asked {
 			fmt.Fprintf(r.out, "%s [%s]: ", text, proposal)
 			line, err := r.in.ReadString('\n')
+			if errors.Is(err, io.EOF) {
+				return errors.New("the questions ended without all answers: nothing was written")
+			}
 			if err != nil {
 				return fmt.Errorf("read the answer to %q: %w", text, err)
 			}
@@ -124,7 +143,7 @@ func (r *run) question(to *string, text, proposal string, right func(string) err
 			return nil
 		}
 		if !asked {
-			return fmt.Errorf("%s: %w", strings.ToLower(text[:1])+text[1:], err)
+			return fmt.Errorf("--%s: %w", flag, err)
 		}
 		fmt.Fprintf(r.out, "  %v\n", err)
 		*to = ""
@@ -139,7 +158,7 @@ func oneOf(words ...string) func(string) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(words, ", "))
 	}
 }
 
@@ -164,7 +183,7 @@ func (r *run) ask(ctx context.Context) error {
 	if r.in == nil && len(all) > 1 && r.Interface == "" {
 		return errors.New("name the interface of the provisioning network: --interface NAME, or none")
 	}
-	if err := r.question(&r.Interface, "Interface of the provisioning network, or none", proposed,
+	if err := r.question(&r.Interface, "interface", "Interface of the provisioning network, or none", proposed,
 		func(s string) error {
 			if err := oneOf(names...)(s); err != nil {
 				return err
@@ -184,35 +203,42 @@ func (r *run) ask(ctx context.Context) error {
 			on = i
 		}
 	}
+	r.address = on.Address.Addr()
+	if err := r.askControllers(); err != nil {
+		return err
+	}
 	if err := r.askNetwork(on, all); err != nil {
 		return err
 	}
 	if err := r.askAPI(); err != nil {
 		return err
 	}
-	if r.Interface == none {
+	if r.Interface == none && !r.servesControllers() {
 		return nil
 	}
-	return r.question(&r.Images, "Folder with images to serve", r.DataDir+"/images", absolute)
+	return r.question(&r.Images, "images-dir", "Folder with images to serve", r.DataDir+"/images", absolute)
 }
 
 // askNetwork asks what belongs to the provisioning network.
 func (r *run) askNetwork(on Interface, all []Interface) error {
 	if r.Interface == none {
 		proposed := "127.0.0.1:6386"
+		if r.servesControllers() {
+			proposed, all = netip.AddrPortFrom(r.local, 6386).String(), nil
+		}
 		for _, i := range all {
 			if i.Address.IsValid() && i.Up {
 				proposed = netip.AddrPortFrom(i.Address.Addr(), 6386).String()
 				break
 			}
 		}
-		return r.question(&r.Advertise, "Address by which agents reach this conductor", proposed, hostPort)
+		return r.question(&r.Advertise, "advertise", "Address by which agents reach this conductor", proposed, hostPort)
 	}
 	proposed := "server"
 	if on.Gives {
 		proposed = "proxy"
 	}
-	if err := r.question(&r.DHCP, "DHCP: server (this is the only one), proxy (beside another) or off", proposed,
+	if err := r.question(&r.DHCP, "dhcp", "DHCP: server (this is the only one), proxy (beside another) or off", proposed,
 		oneOf("server", "proxy", "off")); err != nil {
 		return err
 	}
@@ -225,12 +251,29 @@ func (r *run) askNetwork(on Interface, all []Interface) error {
 		if err != nil || !on.Address.Masked().Contains(a) {
 			return fmt.Errorf("%q is no address in %s", s, on.Address.Masked())
 		}
+		if a == on.Address.Addr() {
+			return fmt.Errorf("%s is this host's own address", s)
+		}
 		return nil
 	}
-	if err := r.question(&r.RangeStart, "First address for machines", first.String(), inside); err != nil {
+	if err := r.question(&r.RangeStart, "range-start", "First address for machines", first.String(),
+		inside); err != nil {
 		return err
 	}
-	return r.question(&r.RangeEnd, "Last address for machines", last.String(), inside)
+	return r.question(&r.RangeEnd, "range-end", "Last address for machines", last.String(),
+		func(s string) error {
+			if err := inside(s); err != nil {
+				return err
+			}
+			from, to, own := netip.MustParseAddr(r.RangeStart), netip.MustParseAddr(s), on.Address.Addr()
+			if to.Less(from) {
+				return fmt.Errorf("%s lies before the first address, %s", to, from)
+			}
+			if from.Less(own) && own.Less(to) {
+				return fmt.Errorf("%s to %s has this host's own address, %s, in it", from, to, own)
+			}
+			return nil
+		})
 }
 
 // half is the half of a network that the host's own address is not in, without the addresses that no host may have.

@@ -36,6 +36,15 @@ func newSite(t *testing.T, all ...Interface) *site {
 			return []Finding{{Check: "ports", Detail: "tcp " + cfg.API.Listen + " is taken", Remedy: "stop it"},
 				{Check: "free space", Detail: "5 GiB", Well: true}}
 		},
+		Toward: func(to netip.Addr) (netip.Addr, error) {
+			switch {
+			case office.Address.Contains(to) || netip.MustParsePrefix("10.7.0.0/16").Contains(to): // which is routed
+				return office.Address.Addr(), nil
+			case machines.Address.Contains(to):
+				return machines.Address.Addr(), nil
+			}
+			return netip.Addr{}, errors.New("network is unreachable")
+		},
 		Exists: func(path string) bool { _, err := os.Stat(path); return err == nil }}}
 }
 
@@ -103,13 +112,16 @@ func TestProposals(t *testing.T) {
 // TestWrongAnswersAreAskedAgain: each with the reason, and the last one counts.
 func TestWrongAnswersAreAskedAgain(t *testing.T) {
 	s := newSite(t, office, machines, unused)
-	out, err := s.run(Answers{Auth: "none", TLSCert: "none"}, []string{"eth9", "eth2", "eth0", "maybe", "server",
+	out, err := s.run(Answers{Auth: "none", TLSCert: "none"}, []string{"eth9", "eth2", "eth0", "bmc",
+		"10.9.0.1/24", "10.9.0.0/24", "maybe", "server",
 		"10.0.0.9", "192.0.2.100", "192.0.2.120", "here", "127.0.0.1:7000", "images", "/srv/images-of-test", "no"})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{`"eth9" is none of none, eth0, eth1, eth2`, "eth2 has no IPv4 address",
-		`"maybe" is none of server, proxy, off`, `"10.0.0.9" is no address in 192.0.2.0/24`, `"here" is not HOST:PORT`,
+	for _, want := range []string{`"eth9" is not one of none, eth0, eth1, eth2`, "eth2 has no IPv4 address",
+		`"bmc" is no network such as 10.1.0.0/24`, "10.9.0.1/24 is an address in a network: the network is 10.9.0.0/24",
+		"TO DO  controllers  this host has no way to 10.9.0.0/24: network is unreachable",
+		`"maybe" is not one of server, proxy, off`, `"10.0.0.9" is no address in 192.0.2.0/24`, `"here" is not HOST:PORT`,
 		`"images" is not an absolute path`, "DHCP: server (this is the only one), proxy (beside another) or off [proxy]",
 		"Nothing was written."} {
 		if !strings.Contains(out, want) {
@@ -128,7 +140,7 @@ func TestFlagsAskNothing(t *testing.T) {
 		t.Errorf("without a terminal and an interface: %v\n%s", err, out)
 	}
 	if out, err := s.run(Answers{Interface: "eth0", DHCP: "dhcp"}, nil); err == nil ||
-		!strings.Contains(err.Error(), `"dhcp" is none of`) {
+		!strings.Contains(err.Error(), `--dhcp: "dhcp" is not one of`) {
 		t.Errorf("with a wrong mode: %v\n%s", err, out)
 	}
 	if out, err := s.run(Answers{Interface: "eth0", Auth: "none", Listen: ":6385"}, nil); err == nil ||
@@ -144,6 +156,49 @@ func TestFlagsAskNothing(t *testing.T) {
 	cfg := s.config()
 	if cfg.Agents.Advertise != "192.0.2.7:6386" || cfg.Netboot.DHCP != "off" || cfg.API.Auth != "none" {
 		t.Errorf("configuration %+v %+v %+v", cfg.Agents, cfg.Netboot, cfg.API)
+	}
+}
+
+// TestWrongFlags: each ends setup with a sentence that names the flag, and nothing is written.
+func TestWrongFlags(t *testing.T) {
+	s := newSite(t, office, machines)
+	file := filepath.Join(s.dir, "file")
+	if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, a := range map[string]Answers{
+		"--range-start: 10.0.0.1 is this host's own address":                       {RangeStart: "10.0.0.1"},
+		"--range-end: 10.0.0.9 lies before the first address, 10.0.0.10":           {RangeStart: "10.0.0.10", RangeEnd: "10.0.0.9"},
+		`--range-end: "10.0.1.9" is no address in 10.0.0.0/24`:                     {RangeEnd: "10.0.1.9"},
+		`--bmc-network: "10.0.0.0" is no network`:                                  {BMC: "10.0.0.0"},
+		`--listen: "70000" is no port`:                                             {Listen: "127.0.0.1:70000"},
+		"--tls-key: " + file + " and " + file + " are no certificate with its key": {TLSCert: file, TLSKey: file},
+		"--tls-cert: /nowhere does not exist":                                      {TLSCert: "/nowhere"},
+		`--user: "a:b" has a character`:                                            {User: "a:b"},
+		`--images-dir: "images" is not an absolute path`:                           {Images: "images"},
+	} {
+		a.Interface = "eth1"
+		if out, err := s.run(a, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("with %+v: %v, want %q\n%s", a, err, want, out)
+		}
+	}
+	for _, c := range []struct{ file, data, want string }{
+		{file + "/ingotd.yaml", s.dir, file + " is no folder"},
+		{s.file(), file, file + " is no folder"},
+		{s.file(), "data", `--data-dir: "data" is not an absolute path`},
+		{s.dir, s.dir, "is a directory"},
+	} {
+		a := Answers{File: c.file, DataDir: c.data, Interface: "eth1"}
+		if err := Run(t.Context(), a, nil, io.Discard, s.host); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("with %s and %s: %v, want %q", c.file, c.data, err, c.want)
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(s.file())); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a failed setup made a folder: %v", err)
+	}
+	if out, err := s.run(Answers{}, []string{"eth1"}); err == nil ||
+		!strings.Contains(err.Error(), "nothing was written") {
+		t.Errorf("questions that end early: %v\n%s", err, out)
 	}
 }
 
@@ -182,6 +237,49 @@ func TestSettingsAreNotOverwritten(t *testing.T) {
 	write("ingotd.yaml", "# only\n#hostname: a\ndata_dir: /var/lib/ingot\n")
 	if _, err := s.run(Answers{}, nil); err != nil {
 		t.Errorf("over a file that sets nothing: %v", err)
+	}
+}
+
+// TestControllers: setup says whether this host reaches the controllers, whether machines could get their addresses,
+// and how to find them; without an interface for network boot, virtual media are served to them.
+func TestControllers(t *testing.T) {
+	for _, c := range []struct {
+		answers Answers
+		want    []string
+	}{
+		{Answers{Interface: "eth1", DHCP: "server", BMC: "10.0.0.0/24"}, []string{
+			"ok     controllers  this host reaches 10.0.0.0/24 from its address 10.0.0.1",
+			"TO DO  controllers  the addresses for machines, 10.0.0.128 to 10.0.0.254, are in their network",
+			"\n  ingot bmc discover 10.0.0.0/24\n"}},
+		{Answers{Interface: "eth1", DHCP: "server", BMC: "10.7.0.0/16"}, []string{
+			"ok     controllers  this host reaches 10.7.0.0/16 from its address 192.0.2.7",
+			"ok     controllers  for virtual media, they have to reach 10.0.0.1, which is not in their network"}},
+		{Answers{Interface: "eth1", DHCP: "proxy", BMC: "10.0.0.0/24"}, []string{
+			"ok     controllers  this host reaches 10.0.0.0/24 from its address 10.0.0.1"}},
+	} {
+		s := newSite(t, office, machines)
+		out, err := s.run(c.answers, nil)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("with %+v setup does not print %q:\n%s", c.answers, want, out)
+			}
+		}
+		others := strings.Count(strings.Join(c.want, ""), "\n  ingot")
+		if n := strings.Count(out, "controllers  "); n != len(c.want)-others {
+			t.Errorf("with %+v setup has %d lines about controllers:\n%s", c.answers, n, out)
+		}
+	}
+	s := newSite(t, office, machines)
+	if out, err := s.run(Answers{Interface: "none", BMC: "10.7.0.0/16"}, nil); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cfg := s.config()
+	if n := cfg.Netboot; n.Address != "192.0.2.7" || n.Interface != "" || n.DHCP != "off" || n.TFTP ||
+		n.ImagesDir == "" || cfg.Agents.Advertise != "192.0.2.7:6386" {
+		t.Errorf("for virtual media the configuration has %+v, agents %+v", n, cfg.Agents)
 	}
 }
 

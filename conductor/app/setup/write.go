@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,20 +13,33 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/sys/unix"
 	"gopkg.in/yaml.v3"
 
 	"github.com/ingot-metal/ingot/conductor/config"
 )
 
-// mayWrite refuses to replace a configuration that sets something.
+// mayWrite refuses to replace a configuration that sets something, and finds out before any question whether this user
+// can write it.
 func (r *run) mayWrite() error {
+	for _, path := range []string{filepath.Dir(r.File), r.DataDir} {
+		if err := canBeMade(path); err != nil {
+			return err
+		}
+	}
 	if r.Force {
 		return nil
 	}
-	if _, err := os.Stat(r.File); errors.Is(err, fs.ErrNotExist) {
+	switch b, err := os.ReadFile(r.File); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at what is there: %w", err)
+	case len(b) == 0:
 		return nil
 	}
 	have, _, err := config.Load([]string{"--config", r.File}, nil, io.Discard)
@@ -33,6 +47,26 @@ func (r *run) mayWrite() error {
 		return fmt.Errorf("%s has settings already: change it, or replace it with --force", r.File)
 	}
 	return nil
+}
+
+// canBeMade reports why a folder can't be made or written to by this user.
+func canBeMade(path string) error {
+	for at := path; ; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at) {
+			continue
+		}
+		if err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+		if err == nil && !info.IsDir() {
+			return fmt.Errorf("%s is no folder", at)
+		}
+		if err != nil || unix.Access(at, unix.W_OK|unix.X_OK) != nil {
+			return fmt.Errorf("this user can't write to %s: run ingotd setup as root, or name other places with --config and --data-dir", at)
+		}
+		return nil
+	}
 }
 
 func absolute(s string) error {
@@ -43,15 +77,19 @@ func absolute(s string) error {
 }
 
 func hostPort(s string) error {
-	if _, port, err := net.SplitHostPort(s); err != nil || port == "" {
+	_, port, err := net.SplitHostPort(s)
+	if err != nil || port == "" {
 		return fmt.Errorf("%q is not HOST:PORT", s)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q is no port, which is a number from 1 to 65535", port)
 	}
 	return nil
 }
 
 // askAPI asks who may use the API, and where it is.
 func (r *run) askAPI() error {
-	if err := r.question(&r.Auth, "Authentication: http_basic, or none (for this host alone)", "http_basic",
+	if err := r.question(&r.Auth, "auth", "Authentication: http_basic, or none (for this host alone)", "http_basic",
 		oneOf("http_basic", "none")); err != nil {
 		return err
 	}
@@ -59,7 +97,7 @@ func (r *run) askAPI() error {
 		r.users = filepath.Join(filepath.Dir(r.File), "htpasswd")
 		if r.host.Exists(r.users) {
 			fmt.Fprintf(r.out, "  The users in %s remain.\n", r.users)
-		} else if err := r.question(&r.User, "Name of the first user", "admin", func(s string) error {
+		} else if err := r.question(&r.User, "user", "Name of the first user", "admin", func(s string) error {
 			if s == "" || strings.ContainsAny(s, ": \t\r\n#") {
 				return fmt.Errorf("%q has a character that no name may have", s)
 			}
@@ -80,20 +118,29 @@ func (r *run) askAPI() error {
 		}
 		return nil
 	}
-	if err := r.question(&r.TLSCert, "Certificate of the API (PEM), or none", none, there); err != nil {
+	if err := r.question(&r.TLSCert, "tls-cert", "Certificate of the API (PEM), or none", none, there); err != nil {
 		return err
 	}
 	listen := "127.0.0.1:6385"
 	if r.TLSCert != none {
-		if err := r.question(&r.TLSKey, "Its key (PEM)", strings.TrimSuffix(r.TLSCert, filepath.Ext(r.TLSCert))+".key",
-			there); err != nil {
+		pair := func(key string) error {
+			if err := there(key); err != nil {
+				return err
+			}
+			if _, err := tls.LoadX509KeyPair(r.TLSCert, key); err != nil {
+				return fmt.Errorf("%s and %s are no certificate with its key: %w", r.TLSCert, key, err)
+			}
+			return nil
+		}
+		if err := r.question(&r.TLSKey, "tls-key", "Its key (PEM)",
+			strings.TrimSuffix(r.TLSCert, filepath.Ext(r.TLSCert))+".key", pair); err != nil {
 			return err
 		}
 		if r.Auth != "none" {
 			listen = ":6385"
 		}
 	}
-	return r.question(&r.Listen, "Address of the API", listen, hostPort)
+	return r.question(&r.Listen, "listen", "Address of the API", listen, hostPort)
 }
 
 // settings are those in the file; empty ones are left out.
@@ -118,7 +165,9 @@ type agents struct {
 
 type netboot struct {
 	DHCP       string `yaml:"dhcp"`
-	Interface  string `yaml:"interface"`
+	Interface  string `yaml:"interface,omitempty"`
+	Address    string `yaml:"address,omitempty"`
+	TFTP       *bool  `yaml:"tftp,omitempty"`
 	RangeStart string `yaml:"range_start,omitempty"`
 	RangeEnd   string `yaml:"range_end,omitempty"`
 	RamdiskDir string `yaml:"ramdisk_dir,omitempty"`
@@ -136,15 +185,18 @@ func (r *run) compose() (cfg config.Config, text []byte, err error) {
 	}
 	if r.Interface == none {
 		s.Agents = &agents{r.Advertise}
+		if r.servesControllers() { // with virtual media, over HTTP
+			s.Netboot = &netboot{DHCP: "off", Address: r.local.String(), TFTP: new(bool), ImagesDir: r.Images}
+		}
 	} else {
 		s.Netboot = &netboot{DHCP: r.DHCP, Interface: r.Interface, RangeStart: r.RangeStart, RangeEnd: r.RangeEnd,
 			ImagesDir: r.Images}
 		if r.DHCP != "server" {
 			s.Netboot.RangeStart, s.Netboot.RangeEnd = "", ""
 		}
-		if r.host.Exists(packaged) {
-			s.Netboot.RamdiskDir = packaged
-		}
+	}
+	if s.Netboot != nil && r.host.Exists(packaged) {
+		s.Netboot.RamdiskDir = packaged
 	}
 	var out bytes.Buffer
 	out.WriteString("# Made by ingotd setup. `ingotd --help` and `ingotd --print-example` show all settings.\n")
@@ -190,7 +242,7 @@ func show(out io.Writer, all []Interface) {
 
 func (r *run) examine(ctx context.Context, cfg config.Config) {
 	fmt.Fprintln(r.out, "\nWith these answers:")
-	for _, f := range r.host.Examine(ctx, cfg) {
+	for _, f := range append(r.host.Examine(ctx, cfg), r.lookAtControllers(r.address)...) {
 		mark := "ok"
 		if !f.Well {
 			mark = "TO DO"
@@ -207,7 +259,7 @@ func (r *run) confirm() (bool, error) {
 	if r.in == nil {
 		return true, nil
 	}
-	if err := r.question(&answer, "Write "+r.File+"? yes or no", "yes", oneOf("yes", "no")); err != nil {
+	if err := r.question(&answer, "yes", "Write "+r.File+"? yes or no", "yes", oneOf("yes", "no")); err != nil {
 		return false, err
 	}
 	if answer == "no" {
@@ -278,6 +330,7 @@ func (r *run) next() {
 	fmt.Fprintf(r.out, "\n%s is written. Next:\n\n  %s\n", r.File, r.host.Start)
 	if r.Auth != "http_basic" {
 		fmt.Fprintln(r.out, "  ingot node list")
+		r.nextDiscovery()
 		return
 	}
 	user, password := r.User, r.password
@@ -296,6 +349,7 @@ func (r *run) next() {
 	}
 	fmt.Fprintf(r.out, "  export INGOT_ENDPOINT=%s://%s OS_AUTH_TYPE=http_basic OS_USERNAME=%s OS_PASSWORD=%s\n  ingot node list\n",
 		scheme, net.JoinHostPort(host, port), user, password)
+	r.nextDiscovery()
 	if r.password != "" {
 		fmt.Fprintf(r.out, "\nThe password is nowhere else: %s has its hash only.\n", r.users)
 	}

@@ -1,0 +1,77 @@
+package firewall
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// TestFind lists what nft and iptables have set in a network of the test's own.
+func TestFind(t *testing.T) {
+	kit.NeedRoot(t)
+	kit.NeedPrograms(t, "nft")
+	runtime.LockOSThread() // and not unlocked: the thread ends with its network
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatal(err)
+	}
+	find := func() []Chain {
+		t.Helper()
+		got, err := Find()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := find(); len(got) != 0 {
+		t.Errorf("a new network has the chains %v", got)
+	}
+	nft := func(commands string) {
+		t.Helper()
+		cmd := exec.Command("nft", commands) // on this thread, so in its network
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("nft %s: %v\n%s", commands, err, out)
+		}
+	}
+	nft(`add table inet filter; add chain inet filter input { type filter hook input priority 0; policy drop; }
+add rule inet filter input iif lo accept; add rule inet filter input tcp dport 22 accept
+add chain inet filter output { type filter hook output priority 0; policy drop; }
+add chain inet filter other; add rule inet filter other drop
+add table ip open; add chain ip open input { type filter hook input priority 0; }
+add table ip6 strict; add chain ip6 strict in { type filter hook input priority 5; } ; add rule ip6 strict in drop
+add table ip nat; add chain ip nat in { type nat hook input priority 100; }; add rule ip nat in counter`)
+	want := []Chain{{"inet", "filter", "input", true, 2}, {"ip6", "strict", "in", false, 1}}
+	if got := find(); !slices.Equal(got, want) {
+		t.Errorf("chains %v, want %v", got, want)
+	}
+	if got := want[0].String(); got != "inet filter input: rules 2, all else is dropped" {
+		t.Errorf("the chain is described as %q", got)
+	}
+}
+
+// TestReadIsSafe: cut or wrong messages end with an error or nothing, whatever they say about their sizes.
+func TestReadIsSafe(t *testing.T) {
+	with := func(begin []byte, zeros int) []byte { return append(begin, make([]byte, zeros)...) }
+	for _, b := range [][]byte{nil, {1}, make([]byte, headerBytes), with([]byte{255, 255, 0, 0, 3, 10}, 40),
+		with([]byte{22, 0, 0, 0, 3, 10}, 16), with([]byte{18, 0, 0, 0, 2, 0}, 12)} {
+		if chains, _, _ := read(b); len(chains) > 0 {
+			t.Errorf("read(%v) = %v", b, chains)
+		}
+	}
+	eperm := append([]byte{20, 0, 0, 0, 2, 0}, make([]byte, 14)...)
+	eperm[16], eperm[17], eperm[18], eperm[19] = 255, 255, 255, 255
+	if _, done, err := read(eperm); !done || !errors.Is(err, os.ErrPermission) {
+		t.Errorf("the kernel's refusal is read as %v", err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte{20, 0, 0, 0, 3, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0})
+	f.Fuzz(func(_ *testing.T, b []byte) { _, _, _ = read(b) })
+}
