@@ -165,6 +165,7 @@ var rulings = map[string]ruling{
 	"GET /ingot/v1/nodes/{node}/health":                     {rule: access.NodeHistory},
 	"GET /ingot/v1/nodes/{node}/root_disk":                  {rule: access.NodeInventory},
 	"GET /ingot/v1/nodes/{node}/timeline":                   {rule: access.IngotProgress},
+	"GET /ingot/v1/medians":                                 {rule: access.IngotEvents},
 	"GET /ingot/v1/access":                                  {rule: access.NodeList},
 	"GET /ingot/v1/capabilities":                            {rule: access.DriverGet},
 	"GET /ingot/v1/log":                                     {rule: access.IngotEvents},

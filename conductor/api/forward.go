@@ -136,9 +136,9 @@ func (s *Server) notForwarded(e *peer.Error, c *call.Call, id string) *rest.Erro
 }
 
 // admitOrigin accepts the actor that the first conductor sends, with one exception: a conductor whose clients have to
-// authenticate answers none that did not.
+// authenticate answers none that did not. Users of http_basic may do everything, too, and have a name.
 func (s *Server) admitOrigin(from *peer.Origin) *rest.Error {
-	if from.Actor.All && s.cfg.Authenticate != nil {
+	if from.Actor.All && from.Actor.UserName == "" && s.cfg.Authenticate != nil {
 		return rest.Fault(http.StatusForbidden,
 			"The node belongs to conductor %s, whose clients have to authenticate; conductor %s, which got the request, lets in everybody. Give both the same api.auth.",
 			s.cfg.Hostname, from.Conductor)

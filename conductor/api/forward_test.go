@@ -139,6 +139,9 @@ func TestForwardedToTheOwner(t *testing.T) {
 	if w := owning(&access.Actor{}); w.Code < 400 {
 		t.Errorf("an actor without anything = %d", w.Code)
 	}
+	if w := owning(&access.Actor{UserName: "ann", UserID: "ann", All: true}); w.Code != 204 {
+		t.Errorf("a user of http_basic at the owner = %d %s", w.Code, w.Body)
+	}
 	if w := owning(access.Anybody()); w.Code != 403 || !strings.Contains(w.Body.String(), "whose clients have to authenticate") {
 		t.Errorf("anybody, from a conductor without authentication = %d %s", w.Code, w.Body)
 	}

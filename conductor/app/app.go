@@ -487,7 +487,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 			}
 		}()
 	}
-	root, err := dashboard(cfg, handler, who, ca, clients, bodies, lines.Part("dashboard"))
+	root, err := dashboard(cfg, handler, st, who, ca, clients, bodies, lines.Part("dashboard"))
 	if err != nil {
 		return err
 	}

@@ -9,12 +9,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/conductor/web"
 )
 
 // dashboard puts the dashboard in front of the API, unless it is off.
-func dashboard(cfg config.Config, handler *api.Server, who authenticator, ca *agents.CA, clients *limit.Clients,
-	bodies *limit.Budget, log *slog.Logger) (http.Handler, error) {
+func dashboard(cfg config.Config, handler *api.Server, st *store.Store, who authenticator, ca *agents.CA,
+	clients *limit.Clients, bodies *limit.Budget, log *slog.Logger) (http.Handler, error) {
 	if !cfg.Web.Enabled {
 		return handler, nil
 	}
@@ -23,7 +24,7 @@ func dashboard(cfg config.Config, handler *api.Server, who authenticator, ca *ag
 		return nil, err
 	}
 	c := web.Config{Auth: cfg.API.Auth, Authenticate: who.who, Key: key, PublicURL: cfg.API.PublicURL,
-		Known: handler.Known, Clients: clients, Bodies: bodies, Hostname: cfg.Name()}
+		Ended: st, Known: handler.Known, Clients: clients, Bodies: bodies, Hostname: cfg.Name()}
 	if who.keystone != nil {
 		c.Identity = who.keystone
 	}

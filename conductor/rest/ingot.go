@@ -52,6 +52,22 @@ type Transfer struct {
 	Items []ItemProgress `json:"items,omitempty"` // of a step that works on several things at the same time
 }
 
+// Medians are how long jobs of a phase that went well take, and the parts of them.
+type Medians struct {
+	Phase   string   `json:"phase"`
+	Jobs    int      `json:"jobs"` // that were compared
+	Seconds float64  `json:"seconds"`
+	Spans   []Median `json:"spans"` // those that at least half of the jobs have
+}
+
+// Median is of all spans with one name at one depth.
+type Median struct {
+	Name    string  `json:"name"`
+	Depth   int     `json:"depth"`
+	Jobs    int     `json:"jobs"`
+	Seconds float64 `json:"seconds"`
+}
+
 // Timeline shows where the time went: points, and the work between them, one trace for each job, oldest first.
 type Timeline struct {
 	NodeUUID string  `json:"node_uuid"`

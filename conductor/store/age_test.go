@@ -275,7 +275,8 @@ func TestAYearOfAThousandNodes(t *testing.T) {
 	const late = 64 * 5
 	for table, bound := range map[string]int{
 		"nodes": nodes, "node_guids": nodes, "inventories": nodes, "ports": 2 * nodes,
-		"config_drives": 0, "readings": living, "leases": living, "pool_members": 0, "resource_keys": 0,
+		"ended_sessions": 0,
+		"config_drives":  0, "readings": living, "leases": living, "pool_members": 0, "resource_keys": 0,
 		"results":   living * keptResults,
 		"history":   2*share(500_000) + 64*3*int(s.room.every), // lines of so many events come before they are counted
 		"marks":     living * (s.room.marks + late),

@@ -7,8 +7,8 @@
 // are those of the API, and what the pages do not offer is refused there.
 //
 // A session is a sealed cookie (AES-256-GCM) that holds the user's credentials; its key is derived from the CA's, which
-// all conductors of a database share. No script can read the cookie or what is in it. A request is taken for one of our
-// own pages only if it has the session's word in a header (X-Ingot-CSRF), and if the browser does not say that another
-// site sent it (Sec-Fetch-Site, Origin). Answers allow nothing from elsewhere and no script or style in the page
-// (Content-Security-Policy).
+// all conductors of a database share. That a session was signed out is in the store. No script can read the cookie or
+// what is in it. A request is taken for one of our own pages only if it has the session's word in a header
+// (X-Ingot-CSRF), and if the browser does not say that another site sent it (Sec-Fetch-Site, Origin). Answers allow
+// nothing from elsewhere and no script or style in the page (Content-Security-Policy).
 package web

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"net/http"
 	"strings"
 )
@@ -14,10 +13,13 @@ const passive = "X-Ingot-Passive"
 
 // pass hands a request of a page to the API, with the credentials of the session's user.
 func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
-	ses := s.vault.open(r)
+	ses, err := s.open(r)
 	switch {
 	case !s.ownSite(r):
 		s.refuse(w, http.StatusForbidden, "The request comes from a page of another site.")
+		return
+	case err != nil:
+		s.unread(w, r, err)
 		return
 	case ses == nil:
 		s.refuse(w, http.StatusUnauthorized, "You are not signed in, or your session has ended: sign in again.")
@@ -27,8 +29,8 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// A stream ends with the session that it was opened in: the page opens the next one with its present cookie.
-	ctx, cancel := context.WithDeadline(r.Context(), ses.end())
-	defer cancel()
+	ctx, end := s.ending(r.Context(), ses)
+	defer end()
 	if now := s.cfg.now(); r.Header.Get(passive) == "" && now.Sub(ses.Used) >= moved {
 		used := *ses
 		used.Used = now

@@ -1,17 +1,17 @@
 package web
 
 import (
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
@@ -27,6 +27,7 @@ type session struct {
 	Password string    `json:"p,omitempty"` // of http_basic
 	Token    string    `json:"t,omitempty"` // of keystone
 	Ours     bool      `json:"o,omitempty"` // the token was got for this session, and ends with it
+	Whose    string    `json:"w,omitempty"` // stands for its user where its end is kept
 	Began    time.Time `json:"b"`
 	Used     time.Time `json:"s"`
 }
@@ -64,9 +65,6 @@ type vault struct {
 	aead cipher.AEAD
 	mode string
 	now  func() time.Time
-
-	mu    sync.Mutex
-	ended map[[sha256.Size]byte]time.Time // sessions that were signed out, until they would have ended
 }
 
 // bound is the purpose of a sealed cookie: nothing else that the key might seal is taken for one.
@@ -82,7 +80,7 @@ func newVault(key []byte, mode string, now func() time.Time) (*vault, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the key of sessions: %w", err)
 	}
-	return &vault{aead: aead, mode: mode, now: now, ended: map[[sha256.Size]byte]time.Time{}}, nil
+	return &vault{aead: aead, mode: mode, now: now}, nil
 }
 
 // begin makes a session that begins now.
@@ -107,7 +105,7 @@ func (v *vault) seal(s *session) string {
 	return value
 }
 
-// open returns the session of a request; nil without a valid one.
+// open returns the session of a request; nil without a valid one. It does not know whether it was signed out.
 func (v *vault) open(r *http.Request) *session {
 	c, err := r.Cookie(cookieName)
 	if err != nil || len(c.Value) > limit.SessionCookie {
@@ -122,30 +120,73 @@ func (v *vault) open(r *http.Request) *session {
 		return nil // of another installation, or from before its keys or its configuration changed
 	}
 	now := v.now()
-	if !now.Before(s.end()) || s.Used.After(now.Add(limit.SessionIdle)) || v.hasEnded(s) {
+	if !now.Before(s.end()) || s.Used.After(now.Add(limit.SessionIdle)) {
 		return nil
 	}
 	return s
 }
 
-// forget has a session end now, at this conductor. Others learn nothing of it: what ends a login everywhere is
-// Keystone's revocation of its token, or a changed password.
-func (v *vault) forget(s *session) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	now := v.now()
-	maps.DeleteFunc(v.ended, func(_ [sha256.Size]byte, until time.Time) bool { return !now.Before(until) })
-	if len(v.ended) >= limit.SessionsEnded {
-		clear(v.ended)
-	}
-	v.ended[sha256.Sum256(s.ID)] = s.Began.Add(limit.SessionLife)
+// key stands for a session where its end is kept.
+func (s *session) key() string {
+	sum := sha256.Sum256(s.ID)
+	return hex.EncodeToString(sum[:])
 }
 
-func (v *vault) hasEnded(s *session) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	_, ended := v.ended[sha256.Sum256(s.ID)]
-	return ended
+// whose stands for a user, whose name may be long.
+func whose(user string) string {
+	sum := sha256.Sum256([]byte(user))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+// open returns the session of a request; nil without a valid one, and where it was signed out, at whichever conductor.
+// An error is the store's.
+func (s *Server) open(r *http.Request) (*session, error) {
+	ses := s.vault.open(r)
+	if ses == nil || s.cfg.Ended == nil || s.cfg.Auth == None {
+		return ses, nil
+	}
+	ended, err := s.cfg.Ended.SessionEnded(r.Context(), ses.key())
+	if err != nil || ended {
+		return nil, err
+	}
+	return ses, nil
+}
+
+// forget has a session end now, at all conductors. One without authentication proves nothing, and is not kept.
+func (s *Server) forget(ctx context.Context, ses *session) error {
+	if s.cfg.Ended == nil || s.cfg.Auth == None {
+		return nil
+	}
+	return s.cfg.Ended.EndSession(ctx, ses.key(), ses.Whose, ses.Began.Add(limit.SessionLife), limit.SessionsEnded)
+}
+
+// ending returns a context that ends with a session: when it is too old, and soon after it was signed out. The function
+// that it returns ends it, too.
+func (s *Server) ending(ctx context.Context, ses *session) (context.Context, func()) {
+	ctx, cancel := context.WithDeadline(ctx, ses.end())
+	if s.cfg.Ended == nil || s.cfg.Auth == None {
+		return ctx, cancel
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		look := time.NewTicker(limit.SessionLook)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+			}
+			if ended, err := s.cfg.Ended.SessionEnded(ctx, ses.key()); err == nil && ended {
+				cancel()
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel()
+		<-done
+	}
 }
 
 // known reports whether a text is the session's word against forged requests.

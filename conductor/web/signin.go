@@ -56,7 +56,11 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 
 // who answers whose session the request has. Without authentication there is always one.
 func (s *Server) who(w http.ResponseWriter, r *http.Request) {
-	ses := s.vault.open(r)
+	ses, err := s.open(r)
+	if err != nil {
+		s.unread(w, r, err)
+		return
+	}
 	if ses == nil && s.cfg.Auth == None {
 		ses = s.vault.begin()
 		s.keep(w, r, s.vault.seal(ses), ses.end())
@@ -135,6 +139,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 		s.refused(w, err)
 		return
 	}
+	ses.Whose = whose(actor.String())
 	value := s.vault.seal(ses)
 	if value == "" {
 		s.refuse(w, http.StatusBadRequest,
@@ -160,6 +165,16 @@ func (s *Server) refused(w http.ResponseWriter, err error) {
 	s.refuse(w, refusal.Status, refusal.Message)
 }
 
+// unread answers where the store can't say whether a session has ended, or keep that it has.
+func (s *Server) unread(w http.ResponseWriter, r *http.Request, err error) {
+	note := s.log.Error
+	if r.Context().Err() != nil { // the client is gone
+		note = s.log.Debug
+	}
+	note("sessions that were signed out can't be read or kept", "err", err)
+	s.refuse(w, http.StatusServiceUnavailable, "The server can't reach its database: try again.")
+}
+
 // signOut ends a session.
 func (s *Server) signOut(w http.ResponseWriter, r *http.Request) {
 	if ses := s.vault.open(r); ses != nil {
@@ -167,7 +182,10 @@ func (s *Server) signOut(w http.ResponseWriter, r *http.Request) {
 			s.refuse(w, http.StatusForbidden, "The request lacks the header "+Header+" of its session.")
 			return
 		}
-		s.vault.forget(ses)
+		if err := s.forget(r.Context(), ses); err != nil {
+			s.unread(w, r, err)
+			return
+		}
 		if ses.Ours && s.cfg.Identity != nil {
 			s.cfg.Identity.Logout(r.Context(), ses.Token)
 		}

@@ -40,6 +40,12 @@ type identity interface {
 	Logout(ctx context.Context, token string)
 }
 
+// ended keeps which sessions were signed out before their time, for all conductors.
+type ended interface {
+	EndSession(ctx context.Context, id, whose string, until time.Time, most int) error
+	SessionEnded(ctx context.Context, id string) (bool, error)
+}
+
 // Config is the configuration of a Server.
 type Config struct {
 	// Auth is one of the ways to authenticate. Authenticate finds the sender of a request; nil with None.
@@ -47,6 +53,8 @@ type Config struct {
 	Authenticate func(r *http.Request) (*access.Actor, error)
 	// Identity is Keystone, with which people log in by password.
 	Identity identity
+	// Ended keeps which sessions were signed out; nil: they end by their time alone.
+	Ended ended
 	// Key is a secret that all conductors behind an address have in common.
 	Key []byte
 	// PublicURL is the address by which browsers know the server, if that is not the one that requests have.

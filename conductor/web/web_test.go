@@ -15,7 +15,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -37,11 +39,38 @@ type site struct {
 	reply func(w http.ResponseWriter, r *http.Request)
 }
 
+// shared is the part of the store that all conductors have in common.
+type shared struct {
+	mu    sync.Mutex
+	ended map[string]string // whose, by session
+	err   error
+}
+
+func (s *shared) EndSession(_ context.Context, id, whose string, _ time.Time, _ int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	if s.ended == nil {
+		s.ended = map[string]string{}
+	}
+	s.ended[id] = whose
+	return nil
+}
+
+func (s *shared) SessionEnded(_ context.Context, id string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended[id] != "", s.err
+}
+
 // newSite makes one; the authentication knows ann with the password "secret word", and the token "good-token".
 func newSite(t *testing.T, auth string, change func(*Config)) *site {
 	t.Helper()
 	x := &site{T: t, clock: &clock{time.Now()}}
-	cfg := Config{Auth: auth, Key: []byte("the key of this installation"), Hostname: "c1", now: x.clock.now}
+	cfg := Config{Auth: auth, Key: []byte("the key of this installation"), Hostname: "c1", now: x.clock.now,
+		Ended: new(shared)}
 	if auth != None {
 		cfg.Authenticate = func(r *http.Request) (*access.Actor, error) {
 			user, password, _ := r.BasicAuth()
@@ -282,6 +311,74 @@ func TestSignOutEndsTheSession(t *testing.T) {
 	if got := b.send("GET", "/ui/api/v1/nodes", "").Code; got != 401 {
 		t.Errorf("with a copy of the cookie: %d, want 401", got)
 	}
+}
+
+// TestSignOutEndsTheSessionAtAllConductors: with http_basic a cookie that was signed out is good nowhere, whatever
+// conductor did it; other sessions of the same user go on; and while that can't be found out, none is taken.
+func TestSignOutEndsTheSessionAtAllConductors(t *testing.T) {
+	for _, auth := range []string{Basic, Keystone} {
+		between := new(shared)
+		one := newSite(t, auth, func(c *Config) { c.Ended, c.Identity = between, &revoked{} })
+		two := newSite(t, auth, func(c *Config) { c.Ended, c.Hostname, c.Identity = between, "c2", &revoked{} })
+		login := map[string]string{Basic: ann, Keystone: `{"token":"good-token"}`}[auth]
+		b, other := one.signedIn(login), one.signedIn(login)
+		at := func(x *site, b *browser) int {
+			copied := *b
+			copied.x = x
+			return copied.send("GET", "/ui/api/v1/nodes", "").Code
+		}
+		kept := *b
+		if at(two, b) != 200 {
+			t.Fatalf("%s: a session is not known at another conductor", auth)
+		}
+		if w := b.send("DELETE", "/ui/session", ""); w.Code != 204 {
+			t.Fatalf("%s: sign out = %d", auth, w.Code)
+		}
+		for _, x := range []*site{one, two} {
+			if got := at(x, &kept); got != 401 {
+				t.Errorf("%s: at %s the copy of a cookie = %d, want 401", auth, x.s.cfg.Hostname, got)
+			}
+			if got := at(x, other); got != 200 {
+				t.Errorf("%s: at %s another session = %d, want 200", auth, x.s.cfg.Hostname, got)
+			}
+		}
+		for id, whose := range between.ended {
+			if strings.Contains(id+whose, "ann") || len(whose) < 10 {
+				t.Errorf("%s: kept are %q and %q", auth, id, whose)
+			}
+		}
+		between.err = errors.New("the database is away")
+		if got := at(one, other); got != 503 {
+			t.Errorf("%s: while it can't be found out: %d, want 503", auth, got)
+		}
+		if w := other.send("DELETE", "/ui/session", ""); w.Code != 503 || other.cookie == nil {
+			t.Errorf("%s: a sign-out that could not be kept = %d", auth, w.Code)
+		}
+	}
+}
+
+// TestAStreamEndsWithItsSession: what lasts ends soon after the session was signed out, at another conductor, too.
+func TestAStreamEndsWithItsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		between := new(shared)
+		one := newSite(t, Basic, func(c *Config) { c.Ended = between })
+		two := newSite(t, Basic, func(c *Config) { c.Ended = between })
+		two.reply = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+		b := one.signedIn(ann)
+		began, done := time.Now(), make(chan struct{})
+		go func() {
+			defer close(done)
+			follows := *b
+			follows.x = two
+			follows.send("GET", "/ui/api/ingot/v1/events", "")
+		}()
+		time.Sleep(time.Minute)
+		b.send("DELETE", "/ui/session", "")
+		<-done
+		if took := time.Since(began); took < time.Minute || took > time.Minute+limit.SessionLook {
+			t.Errorf("the stream ended after %v", took)
+		}
+	})
 }
 
 // revoked is a Keystone that gives one token.

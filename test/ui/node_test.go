@@ -51,6 +51,7 @@ func TestADeploymentIsFollowedLive(t *testing.T) {
 	p.click("Timeline")
 	p.shows("write_image")
 	p.shows("firmware")
+	p.shows("The median of 1 machine is")
 	p.until("document.querySelector('.waterfall button')")
 	p.does("document.querySelector('.waterfall button').click()")
 	p.until("!document.querySelector('.waterfall').innerText.includes('write_image')") // a part of the time is shown alone

@@ -3,6 +3,7 @@ package ui
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,18 +22,23 @@ var newest = map[string]string{"X-OpenStack-Ironic-API-Version": "latest"}
 // site is an ingotd with fake machines.
 type site struct {
 	testing.TB
-	d *ingotd.Process
+	d    *ingotd.Process
+	auth string // the header Authorization; "": none is needed
 }
 
 func start(t testing.TB, set ...string) *site {
 	t.Helper()
-	return &site{t, ingotd.Start(t, kit.FreeAddr(t), append([]string{"hostname=c1"}, set...)...)}
+	return &site{TB: t, d: ingotd.Start(t, kit.FreeAddr(t), append([]string{"hostname=c1"}, set...)...)}
 }
 
 // want asks the API and fails the test when the answer has another status.
 func (s *site) want(status int, method, path, body string) string {
 	s.Helper()
-	got, _, out := s.d.Ask(method, path, body, newest)
+	headers := maps.Clone(newest)
+	if s.auth != "" {
+		headers["Authorization"] = s.auth
+	}
+	got, _, out := s.d.Ask(method, path, body, headers)
 	if got != status {
 		s.Fatalf("%s %s %.200s = %d %.1000s, want %d", method, path, body, got, out, status)
 	}

@@ -21,11 +21,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
 )
 
 // nodeStore is the part of the store that these routes need: nodes and their past.
 type nodeStore interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
+	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error)
@@ -101,6 +103,7 @@ var (
 	eventArgs    = call.Args{"node": call.Text, "type": call.Text, "since": call.Number}
 	stepArgs     = call.Args{"full": call.Truth}
 	timelineArgs = call.Args{"job": call.Text}
+	medianArgs   = call.Args{"phase": call.Text}
 	runningArgs  = call.Args{"conductor": call.Text}
 	tailArgs     = call.Args{"after": call.Number}
 )
@@ -151,6 +154,8 @@ func (s *Handlers) Routes() []call.Route {
 			Args: stepArgs, Answers: call.OK(rest.Steps{}), Handle: s.getSteps},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named,
 			Args: timelineArgs, Answers: call.OK(rest.Timeline{}), Handle: s.find.Named(s.getTimeline)},
+		{Method: http.MethodGet, Path: "/ingot/v1/medians", Access: call.Read, Query: call.Named, Args: medianArgs,
+			Answers: call.OK(rest.Medians{}), Handle: s.getMedian},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Query: call.Named,
 			Args: tailArgs, Answers: call.OK(rest.Logs{}), Handle: s.getLogs},
 	}...)

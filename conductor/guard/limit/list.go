@@ -137,7 +137,8 @@ const (
 	SessionIdle   = 30 * time.Minute // without a request of its user
 	SessionLife   = 8 * time.Hour    // in any case
 	SessionCookie = 3800             // bytes
-	SessionsEnded = 10_000           // that are remembered after they were signed out
+	SessionsEnded = 64               // of a user that are remembered after they were signed out
+	SessionLook   = 10 * time.Second // how often a request that lasts looks whether its session has ended
 	SignInBody    = 16 << 10         // bytes of a sign-in, which may have a token
 )
 

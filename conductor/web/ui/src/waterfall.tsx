@@ -1,9 +1,11 @@
-// Where the time of a job went, from the power button to the login: a waterfall of spans, compared with the job before.
+// Where the time of a job went, from the power button to the login: a waterfall of spans, compared with the job before
+// and with the median of the fleet.
 import { useMemo, useState } from 'preact/hooks';
 import type { Machine } from './node';
+import { may } from './api';
 import { Loaded, useRead } from './read';
 import { Card, Empty, Sign, Time } from './parts';
-import { rate, seconds, size } from './format';
+import { plural, rate, seconds, size } from './format';
 
 interface Span {
   name: string;
@@ -84,6 +86,16 @@ export function TimelineTab({ n }: { n: Machine }) {
   );
 }
 
+// Medians are how long jobs of a phase that went well take on the machines that the user sees.
+interface Medians {
+  phase: string;
+  jobs: number;
+  seconds: number;
+  spans: { name: string; depth: number; seconds: number }[];
+}
+
+const difference = (s: Span, was: number | undefined) => (was === undefined ? null : s.seconds - was);
+
 function Waterfall({ traces }: { traces: Trace[] }) {
   const [id, choose] = useState<string | null>(null);
   const t = traces.find((x) => x.job_id === id) ?? traces[traces.length - 1];
@@ -95,6 +107,9 @@ function Waterfall({ traces }: { traces: Trace[] }) {
     for (const l of before ? flatten(before.spans, 0) : []) m.set(key(l), (m.get(key(l)) ?? 0) + l.span.seconds);
     return m;
   }, [before]);
+  const read = useRead<Medians>(may('ingot:events') ? `/ingot/v1/medians?phase=${encodeURIComponent(t.phase)}` : null, t.job_id + t.open);
+  const fleet = read.value?.phase === t.phase && read.value.jobs > 0 ? read.value : null;
+  const usual = useMemo(() => new Map((fleet?.spans ?? []).map((s) => [`${s.depth}/${s.name}`, s.seconds])), [fleet]);
   const [begin, end] = [Date.parse(zoom?.begin ?? t.begin), Date.parse(zoom?.end ?? t.end)];
   const whole = Math.max(1, end - begin);
   const used = new Set(lines.map((l) => l.span.kind));
@@ -136,6 +151,12 @@ function Waterfall({ traces }: { traces: Trace[] }) {
             The one before took <span class="num">{seconds(before.seconds)}</span>.
           </>
         )}
+        {fleet && !zoom && (
+          <>
+            {' '}
+            The median of {plural(fleet.jobs, 'machine')} is <span class="num">{seconds(fleet.seconds)}</span>.
+          </>
+        )}
       </p>
       <p class="legend">
         {kindsOfSpan
@@ -147,16 +168,17 @@ function Waterfall({ traces }: { traces: Trace[] }) {
           ))}
       </p>
       <div class="waterfall" role="table" aria-label="Spans of time">
-        <div role="row" class="hidden">
+        <div role="row" class="span heads">
           <span role="columnheader">What</span>
-          <span role="columnheader">How long</span>
-          <span role="columnheader">Against the one before</span>
-          <span role="columnheader">When</span>
+          <span role="columnheader" class="num">Time</span>
+          <span role="columnheader" class="num" title="Against the one before">before</span>
+          <span role="columnheader" class="num" title="Against the median of the fleet">median</span>
+          <span role="columnheader" class="when">When</span>
         </div>
         {lines.map((l, i) => {
           const s = l.span;
-          const was = earlier.get(key(l));
-          const d = was === undefined || zoom ? null : s.seconds - was;
+          const d = difference(s, zoom ? undefined : earlier.get(key(l)));
+          const m = difference(s, zoom ? undefined : usual.get(key(l)));
           const from = (100 * (Date.parse(s.begin) - begin)) / whole;
           const width = Math.max(0.3, (100 * (Date.parse(s.end) - Date.parse(s.begin))) / whole);
           return (
@@ -174,9 +196,11 @@ function Waterfall({ traces }: { traces: Trace[] }) {
               <span role="cell" class="num">
                 {seconds(s.seconds)}
               </span>
-              <span role="cell" class={'num change' + (d !== null && d > Math.max(1, 0.2 * s.seconds) ? ' t-attention' : '')}>
-                {d === null ? '' : (d >= 0 ? '+' : '−') + seconds(Math.abs(d))}
-              </span>
+              {[d, m].map((x, k) => (
+                <span key={k} role="cell" class={'num change' + (x !== null && x > Math.max(1, 0.2 * s.seconds) ? ' t-attention' : '')}>
+                  {x === null ? '' : (x >= 0 ? '+' : '−') + seconds(Math.abs(x))}
+                </span>
+              ))}
               <span role="cell" class="span-bar" title={s.detail}>
                 <i class={'s-' + s.kind} style={{ marginLeft: Math.min(99.7, Math.max(0, from)) + '%', width: Math.min(100, width) + '%' }} />
               </span>
