@@ -42,19 +42,13 @@ func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message
 		ss.end(status.Error(codes.Unavailable, "the conductor can't take this agent now, try again"))
 		return
 	}
-	results := make(chan message, 64)
+	var results chan message // made with the first result, which most of thousands of idle agents never have
 	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		on := true
-		for m := range results {
-			on = on && s.result(ss, m.GetEvent())
-			ss.meter.Free(m.size)
-		}
-	}()
 	defer func() {
-		close(results)
-		<-done
+		if results != nil {
+			close(results)
+			<-done
+		}
 	}()
 	for {
 		select {
@@ -68,6 +62,10 @@ func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message
 				ss.end(status.Error(codes.InvalidArgument, "only events may follow hello"))
 				return
 			case e.Seq > 0:
+				if results == nil {
+					results = make(chan message, 64)
+					go s.storing(ss, results, done)
+				}
 				select {
 				case results <- m:
 				case <-ss.ctx.Done():
@@ -79,6 +77,16 @@ func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message
 				ss.meter.Free(m.size)
 			}
 		}
+	}
+}
+
+// storing takes results until there are no more.
+func (s *Server) storing(ss *session, results <-chan message, done chan<- struct{}) {
+	defer close(done)
+	on := true
+	for m := range results {
+		on = on && s.result(ss, m.GetEvent())
+		ss.meter.Free(m.size)
 	}
 }
 
