@@ -43,6 +43,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/observe/logs"
 	"github.com/ingot-metal/ingot/conductor/observe/shortage"
 	"github.com/ingot-metal/ingot/conductor/observe/spans"
+	"github.com/ingot-metal/ingot/conductor/observe/trace"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -225,6 +226,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 			Hostname: cfg.Name(), Marks: st, Count: numbers.Spans, Log: lines.Part("traces")}); err != nil {
 			return err
 		}
+		ec.TraceID = trace.ID
 		defer func() {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTraces)
 			defer cancel()

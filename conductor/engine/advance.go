@@ -423,7 +423,7 @@ func (e *Engine) mark(n *node.Node, effects *node.SideEffects, name, detail stri
 }
 
 func (e *Engine) history(n *node.Node, effects *node.SideEffects, kind, severity, event, user string) {
-	e.write(n, effects, e.line(n, kind, severity, event, user))
+	e.write(n, n.Job, effects, e.line(n, kind, severity, event, user))
 }
 
 // line is a line of the history about a node as it is now.
@@ -440,11 +440,16 @@ func (e *Engine) line(n *node.Node, kind, severity, event, user string) node.His
 // loggedEvent is how much of an event the log shows; the history has more.
 const loggedEvent = 4 << 10
 
-func (e *Engine) write(n *node.Node, effects *node.SideEffects, l node.HistoryEntry) {
+// write adds a line to the history, and to the log, where it names the trace of the job that it is about, if any.
+func (e *Engine) write(n *node.Node, j *node.Job, effects *node.SideEffects, l node.HistoryEntry) {
 	effects.History = append(effects.History, l)
 	level := e.log.Info
 	if l.Severity == "ERROR" {
 		level = e.log.Error
 	}
-	level(strings.ToValidUTF8(l.Event[:min(len(l.Event), loggedEvent)], ""), "node", n.UUID, "user", l.User)
+	about := []any{"node", n.UUID, "user", l.User}
+	if j != nil && e.cfg.TraceID != nil {
+		about = append(about, "trace", e.cfg.TraceID(j.ID))
+	}
+	level(strings.ToValidUTF8(l.Event[:min(len(l.Event), loggedEvent)], ""), about...)
 }

@@ -17,6 +17,8 @@ import (
 
 // Config is the engine's configuration. Zero values mean the defaults named here.
 type Config struct {
+	// TraceID is the ID of the trace of a job, for the log; nil: there are no traces.
+	TraceID  func(job string) string
 	Hostname string // names this conductor in reservations and histories
 	// Conductors says which nodes are this conductor's; nil: it is the only one.
 	Conductors Conductors

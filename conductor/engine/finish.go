@@ -32,7 +32,7 @@ func (e *Engine) finish(n *node.Node, effects *node.SideEffects) error {
 		return err
 	}
 	line.Event += ", the node is " + string(n.Provision)
-	e.write(n, effects, line)
+	e.write(n, j, effects, line)
 	record.Remember(n)
 	n.Job = nil
 	return nil
@@ -59,7 +59,7 @@ func (e *Engine) fail(n *node.Node, effects *node.SideEffects, reason string) er
 	if j.Failure = reason; !j.IsAhead() { // no client requested work done ahead: the node is as good as before
 		n.SetLastError(reason, "")
 	}
-	e.write(n, effects, e.failedLine(n, reason))
+	e.write(n, n.Job, effects, e.failedLine(n, reason))
 	if s := j.Current(); j.IsAhead() && s != nil && s.InBand && n.Boot != nil && n.Boot.Connected && !n.Boot.Ended {
 		n.Boot.Kept, n.Boot.Staged = true, nil // the image could not be written, but the agent is well
 		e.mark(n, effects, node.MarkKept, "")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+
+	"github.com/ingot-metal/ingot/tools/cli/render"
 )
 
 // values reports whether values are asked for, as the API has them, and no tables.
@@ -33,10 +36,19 @@ func (p *program) say(format string, args ...any) error {
 	return err
 }
 
-// result writes what a command has done: v with -o json and its like, else a line.
+// result writes what a command has done: v with -o json and its like, its fields as CSV, its name as such, else a line.
 func (p *program) result(v any, format string, args ...any) error {
 	if p.values() {
 		return p.print(v)
+	}
+	var fields map[string]any
+	if p.format.ForPeople() || json.Unmarshal([]byte(compact(v)), &fields) != nil {
+		return p.say(format, args...)
+	}
+	pairs := mapped(slices.Sorted(maps.Keys(fields)),
+		func(k *string) [2]string { return [2]string{*k, plain(fields[*k])} })
+	if err := p.sheet(pairs); !errors.Is(err, render.ErrNameless) {
+		return err
 	}
 	return p.say(format, args...)
 }

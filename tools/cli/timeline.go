@@ -71,12 +71,26 @@ bytes and rates of what was written. Every instant belongs to one span; time wit
 		case marks:
 			return p.table([]string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marksOf(tl.Marks, chosen.JobID)))
 		}
+		if !p.format.ForPeople() {
+			return p.table([]string{"BEGIN", "SECONDS", "KIND", "NAME", "BYTES", "DETAIL"},
+				spanRows(chosen.Begin, chosen.Spans))
+		}
 		width, ok := isTerminal(p.terminal)
 		if !ok {
 			width = 120
 		}
 		return trace.Waterfall(p.stdout, *chosen, width)
 	})
+}
+
+// spanRows are the spans of a job for programs, those inside others after them, with the seconds since its begin.
+func spanRows(begin time.Time, spans []rest.Span) (rows [][]string) {
+	for _, s := range spans {
+		rows = append(rows, []string{fmt.Sprintf("%.3f", s.Begin.Sub(begin).Seconds()), fmt.Sprintf("%.3f", s.Seconds),
+			s.Kind, s.Name, fmt.Sprint(s.Bytes), s.Detail})
+		rows = append(rows, spanRows(begin, s.Spans)...)
+	}
+	return rows
 }
 
 func marksOf(marks []rest.Mark, job string) []rest.Mark {

@@ -13,9 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/trace"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/tools/cli/render"
 )
 
 // timelineServer answers with the time line of a node that was cleaned and deployed, and keeps what a collector is
@@ -130,5 +133,45 @@ func TestTimelineExportStopped(t *testing.T) {
 		io.Discard, func(string) string { return "" })
 	if !errors.Is(err, context.Canceled) || strings.Contains(Message(err), "\n") {
 		t.Errorf("an export that was stopped: %q", Message(err))
+	}
+}
+
+// TestSpanRows: -o csv has each span once, those inside others as well, with numbers that programs can add.
+func TestSpanRows(t *testing.T) {
+	at := func(s float64) time.Time { return time.Unix(1000, int64(s*1e9)) }
+	rows := spanRows(at(0), []rest.Span{{Name: "boot", Kind: "group", Begin: at(0), Seconds: 3, Spans: []rest.Span{
+		{Name: "firmware", Kind: "firmware", Begin: at(1.5), Seconds: 1.5}}},
+		{Name: "write_image", Kind: "step", Begin: at(3), Seconds: 0.25, Bytes: 1 << 30, Detail: "a, b"}})
+	want := [][]string{{"0.000", "3.000", "group", "boot", "0", ""},
+		{"1.500", "1.500", "firmware", "firmware", "0", ""},
+		{"3.000", "0.250", "step", "write_image", "1073741824", "a, b"}}
+	if d := cmp.Diff(want, rows); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestResultsInEachFormat: what a command has done, as its fields, its name or a sentence.
+func TestResultsInEachFormat(t *testing.T) {
+	v := map[string]any{"name": "web1", "power_state": "power on", "size": 3}
+	for text, want := range map[string]string{"": "done\n", "csv": "name,web1\npower_state,power on\nsize,3\n",
+		"name": "web1\n", "go-template={{.size}}": "3\n"} {
+		var out strings.Builder
+		f, err := render.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &program{stdout: &out, format: f}
+		if err := p.result(v, "done"); err != nil || out.String() != want {
+			t.Errorf("-o %s = %q, %v; want %q", text, &out, err, want)
+		}
+	}
+	var out strings.Builder
+	f, err := render.Parse("name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&program{stdout: &out, format: f}).result(map[string]any{"size": 3}, "done"); err != nil ||
+		out.String() != "done\n" {
+		t.Errorf("-o name of a result without a name: %q, %v", &out, err)
 	}
 }

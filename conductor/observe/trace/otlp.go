@@ -70,7 +70,7 @@ type Attribute struct {
 
 // Spans lists the spans of a trace, each after the one that it is in.
 func Spans(t rest.Trace) []Flat {
-	e := encoder{trace: traceID(t.JobID)}
+	e := encoder{trace: ID(t.JobID)}
 	root := e.span("", "root", rest.Span{Name: t.Phase, Kind: "job", Begin: t.Begin, End: t.End})
 	root.Attributes = append(root.Attributes, Attribute{"ingot.job", t.JobID},
 		Attribute{"ingot.firmware_boots", int64(t.FirmwareBoots)}, Attribute{"ingot.kexecs", int64(t.Kexecs)},
@@ -124,8 +124,8 @@ func attributes(list []Attribute) (out []otlpAttribute) {
 	return out
 }
 
-// traceID is a job's ID, which has the right length when it is a UUID.
-func traceID(job string) string {
+// ID is the ID of a job's trace: the job's own, which has the right length when it is a UUID.
+func ID(job string) string {
 	if b, err := hex.DecodeString(strings.ReplaceAll(job, "-", "")); err == nil && len(b) == 16 {
 		return hex.EncodeToString(b)
 	}

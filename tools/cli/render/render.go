@@ -126,6 +126,9 @@ func numbers(v any) any {
 	return v
 }
 
+// ErrNameless means that the format name was asked for of something that has none.
+var ErrNameless = errors.New("-o name: what is shown has no name; -o json shows what there is")
+
 // identifying are the columns that the format name takes, the first that there is.
 var identifying = []string{"NAME", "UUID", "ID", "ADDRESS"}
 
@@ -149,6 +152,9 @@ func (f Format) Rows(w io.Writer, head []string, rows [][]string) error {
 				at = i
 				break
 			}
+		}
+		if at < len(head) && head[at] == "TIME" { // entries of a log
+			return ErrNameless
 		}
 		for _, r := range rows {
 			if _, err := fmt.Fprintln(w, clean.Quote(r[at])); err != nil {
@@ -201,7 +207,7 @@ func (f Format) Sheet(w io.Writer, pairs [][2]string) error {
 				}
 			}
 		}
-		return errors.New("-o name: what is shown has no name")
+		return ErrNameless
 	}
 	return f.Rows(w, nil, rows)
 }

@@ -2,6 +2,7 @@ package render
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -32,6 +33,9 @@ func TestRows(t *testing.T) {
 		if err := format(t, text).Rows(&out, head, rows); err != nil || out.String() != want {
 			t.Errorf("-o %s = %q, %v; want %q", text, &out, err, want)
 		}
+	}
+	if err := format(t, "name").Rows(new(bytes.Buffer), []string{"TIME", "EVENT"}, rows); !errors.Is(err, ErrNameless) {
+		t.Errorf("-o name of the entries of a log: %v", err)
 	}
 	if err := format(t, "json").Rows(new(bytes.Buffer), head, rows); err == nil {
 		t.Error("rows are written as JSON")
