@@ -3,6 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -102,6 +104,17 @@ func (p *program) contextSet() *cobra.Command {
 		known, err := contexts.Load(p.getenv)
 		if err != nil {
 			return err
+		}
+		if p.endpoint != "" && !isURL(p.endpoint) {
+			return usage("--endpoint %q is not an address such as https://rack1.example:6385", p.endpoint)
+		}
+		if err := absolute(&cacert); err != nil { // the context is used from other folders, too
+			return err
+		}
+		if cacert != "" {
+			if pem, err := os.ReadFile(cacert); err != nil || !x509.NewCertPool().AppendCertsFromPEM(pem) {
+				return usage("--cacert %s is no file with certificates in PEM", cacert)
+			}
 		}
 		if user != "" {
 			if password = p.getenv("OS_PASSWORD"); password == "" {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -76,4 +78,25 @@ func TestContexts(t *testing.T) {
 		t.Errorf("its own password was not sent: %v", got)
 	}
 	ok("context", "delete", "east")
+}
+
+// TestContextsThatCanNotWork are refused when they are set, not when they are used.
+func TestContextsThatCanNotWork(t *testing.T) {
+	home := t.TempDir()
+	text := filepath.Join(home, "text")
+	if err := os.WriteFile(text, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		`"rack1:6385" is not an address`:     {"--endpoint", "rack1:6385"},
+		"text is no file with certificates":  {"--endpoint", "https://rack1", "--cacert", text},
+		"other is no file with certificates": {"--endpoint", "https://rack1", "--cacert", filepath.Join(home, "other")},
+	} {
+		var out strings.Builder
+		err := Run(t.Context(), append([]string{"context", "set", "east"}, args...), strings.NewReader(""), &out, &out,
+			func(name string) string { return map[string]string{"HOME": home}[name] })
+		if err == nil || !strings.Contains(Message(err), want) {
+			t.Errorf("context set %v: %v, want %q", args, err, want)
+		}
+	}
 }
