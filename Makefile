@@ -15,7 +15,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages release clean
+.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages pictures release clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -143,6 +143,11 @@ bench-ui: ## How long the dashboard takes with 100 and with 10,000 nodes: first 
 SEEDS ?= 1
 conformance: ## Generated requests to a real Ironic and to ingotd, and their answers compared (SEEDS=10, SEED=, AUTH=, FOR=30m; RECORD=1 keeps those of Ironic for make test)
 	@$(GO) run ./test/conformance -seeds $(SEEDS) $(if $(SEED)$(RECORD),-seed $(or $(SEED),21)) $(if $(filter command line,$(origin AUTH)),-auth $(AUTH)) $(if $(FOR),-for $(FOR)) $(if $(RECORD),-record)
+
+pictures: build ## Take the dashboard's pictures in docs/pictures anew, with Chromium (a minute)
+	@sh tools/deps.sh build test
+	mkdir -p docs/pictures
+	INGOT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run 'Look.*Right|FollowedLive' ./test/ui
 
 packages: ## Build deb and rpm of ingotd, ingot and, after make ramdisk, ingot-ramdisk into build/packages/, with checksums and lists of what is in them
 	$(QUICK) $(GO) -C tools/package run . -source $(CURDIR) -out $(CURDIR)/build/packages -ramdisk $(CURDIR)/build/ramdisk/server

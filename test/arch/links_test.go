@@ -34,6 +34,64 @@ func TestLinksOfTheDocumentation(t *testing.T) {
 	}
 }
 
+// mostPictures is how many bytes all pictures of the documentation may have, since each clone has them.
+const mostPictures = 600_000
+
+var picture = regexp.MustCompile(`(?s)<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)-dark\.webp">\s*` +
+	`<img src="([^"]+)-light\.webp" alt="([^"]{15,})">`)
+
+// TestPictures: each picture of the documentation is there in both themes, shown, and described in words; together they
+// are small.
+func TestPictures(t *testing.T) {
+	dir := filepath.Join("..", "..", "docs", "pictures")
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total, unused := int64(0), map[string]bool{}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += info.Size()
+		unused[f.Name()] = true
+	}
+	if total > mostPictures {
+		t.Errorf("the pictures have %d bytes, want at most %d", total, mostPictures)
+	}
+	shown := 0
+	for _, page := range markdownFiles(t, filepath.Join("..", "..")) {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := picture.FindAllStringSubmatch(string(b), -1)
+		if n := strings.Count(string(b), "<picture>"); n != len(found) {
+			t.Errorf("%s: of %d pictures %d have both themes and a text of 15 letters or more", page, n, len(found))
+		}
+		for _, m := range found {
+			shown++
+			if m[1] != m[2] {
+				t.Errorf("%s: %s and %s are not one picture", page, m[1], m[2])
+			}
+			for _, theme := range []string{"-dark.webp", "-light.webp"} {
+				name := filepath.Base(m[1]) + theme
+				if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1]+theme)); err != nil {
+					t.Errorf("%s: %v; make pictures takes them", page, err)
+				}
+				delete(unused, name)
+			}
+		}
+	}
+	for name := range unused {
+		t.Errorf("docs/pictures/%s is on no page", name)
+	}
+	if shown < 20 {
+		t.Errorf("%d pictures are shown", shown)
+	}
+}
+
 // TestLinkFaults: the check above detects faults.
 func TestLinkFaults(t *testing.T) {
 	dir := t.TempDir()

@@ -11,6 +11,7 @@ import (
 
 // TestActionsOfAMachineInUse: boot device, quarantine, rescue and service, each with what it asks for and its commands.
 func TestActionsOfAMachineInUse(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	id := s.available("m1", "")
 	s.send(id, "active")
@@ -73,6 +74,7 @@ func TestActionsOfAMachineInUse(t *testing.T) {
 
 // TestCleaningByHand: steps are checked against those of the machine, before anything is sent.
 func TestCleaningByHand(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	id := s.node("m1", "")
 	s.send(id, "manage")
@@ -123,6 +125,7 @@ func TestCleaningByHand(t *testing.T) {
 // TestTheDeployForm: an image is looked at before, what the config drive has is checked as it is written, and networks
 // are attached.
 func TestTheDeployForm(t *testing.T) {
+	t.Parallel()
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/disk.raw" {
 			http.Error(w, "none", http.StatusNotFound)

@@ -18,6 +18,7 @@ import (
 // TestTwoConductors: what happens at one is live on the pages of the other, which also works at the consoles of its
 // machines; a session is good at both, and when it is signed out at one it is at neither.
 func TestTwoConductors(t *testing.T) {
+	t.Parallel()
 	_, url := pgserver.New(t).Database(t)
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte(pgserver.Password+"\n"), 0o600); err != nil {

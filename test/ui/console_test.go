@@ -17,6 +17,7 @@ func (p *page) screen(text string) {
 // TestConsole: who may opens a machine's console, types, and gets out again by keyboard; another page takes it over;
 // and what a machine writes there is no markup.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.node("m1", "")
 	p := open(t, s.d.URL)

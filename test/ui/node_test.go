@@ -41,18 +41,35 @@ func TestADeploymentIsFollowedLive(t *testing.T) {
 	p.click("Check")
 	p.shows("What will happen")
 	p.shows("deploy.write_image")
+	// Another one is deployed meanwhile, so that there is a fleet to compare with.
+	second := `'/v1/nodes/` + f.Machines[1].Name + `'`
+	send := func(method, path, body string) {
+		t.Helper()
+		status := js[int](p, `fetch(`+second+path+`, { method: '`+method+`', body: '`+body+`', headers: {
+			'Content-Type': 'application/json', 'X-OpenStack-Ironic-API-Version': 'latest' } }).then((r) => r.status)`)
+		if status != 200 && status != 202 {
+			t.Fatalf("%s of the second machine = %d", method, status)
+		}
+	}
+	send("PATCH", "", `[{"op":"add","path":"/instance_info","value":{"image_source":"http://127.0.0.1:1/debian-12.raw","image_os_hash_algo":"sha256","image_os_hash_value":"`+
+		strings.Repeat("ab", 32)+`"}}]`)
+	send("PUT", " + '/states/provision'", `{"target":"active"}`)
 	p.click("Deploy " + name)
 	p.until("!document.querySelector('dialog')")
 	p.until(`document.querySelector('.node-progress [role=progressbar]')?.getAttribute('aria-valuenow') > 0`)
 	p.until(`/write_image.*MB\/s.*left/s.test(document.querySelector('.node-progress')?.innerText ?? '')`)
 	table.until(`/write_image.*MB\/s/s.test(document.querySelector('.machines-table').innerText)`)
 	p.until(`document.querySelector('.node-state').innerText.includes('active')`)
-	table.until(`document.querySelector('.machines-table').innerText.includes('active')`)
+	table.until(`document.querySelector('.machines-table').innerText.split('active').length === 3`)
 	p.click("Timeline")
 	p.shows("write_image")
 	p.shows("firmware")
-	p.shows("The median of 1 machine is")
+	p.shows("The median of 2 machines is")
 	p.until("document.querySelector('.waterfall button')")
+	for _, theme := range []string{"light", "dark"} {
+		p.theme(theme)
+		p.picture("node-timeline-" + theme) // in place of one of a fake machine
+	}
 	p.does("document.querySelector('.waterfall button').click()")
 	p.until("!document.querySelector('.waterfall').innerText.includes('write_image')") // a part of the time is shown alone
 	p.click("Show all of it")
@@ -119,14 +136,14 @@ func TestWhatARoleMayNotDoIsNotOffered(t *testing.T) {
 	}{
 		{"root", "", "leased others", []string{"Manage …", "Power on …", "Start maintenance …", "Delete …"}, nil, nil},
 		{"auditor", "", "leased others", nil, []string{"Manage …", "Power on …", "Start maintenance …"},
-			[]string{"/states/power", "/states/provision"}},
+			[]string{"/states/power", "/states/provision", "/console"}},
 		{"olga", "web", "leased", []string{"Manage …", "Power on …", "Start maintenance …"}, nil, nil},
 		{"otto", "web", "leased", []string{"Manage …", "Power on …", "Start maintenance …"}, []string{"Delete …"}, nil},
 		{"rita", "web", "leased", nil, []string{"Manage …", "Power on …", "Start maintenance …"},
 			[]string{"/states/power", "/states/provision"}},
 		{"leo", "shop", "leased", []string{"Manage …", "Power on …", "Start maintenance …"}, nil, nil},
 		{"lena", "shop", "leased", []string{"Power on …"}, []string{"Manage …", "Start maintenance …"},
-			[]string{"/states/provision"}},
+			[]string{"/states/provision", "/console"}},
 	} {
 		t.Run(tt.user, func(t *testing.T) {
 			p := open(t, s.d.URL)
@@ -151,9 +168,24 @@ func TestWhatARoleMayNotDoIsNotOffered(t *testing.T) {
 					p.until("document.querySelector('.node')")
 				}
 			}
+			// The console is for the members of the owner and of the system.
+			if got, want := p.offers("Console"), strings.Contains(" root olga otto ", " "+tt.user+" "); got != want {
+				t.Errorf("%s is offered the console: %v, want %v", tt.user, got, want)
+			}
+			if got, want := p.offers("Quarantine …"), false; got != want { // it is not in use
+				t.Errorf("%s is offered to put a machine in quarantine that is not in use", tt.user)
+			}
 			for _, path := range tt.refused {
-				status := js[int](p, `fetch('/ui/session').then((r) => r.json()).then((s) => fetch('/ui/api/v1/nodes/`+id+path+
-					`', { method: 'PUT', body: '{"target":"'+('`+path+`'.endsWith('power') ? 'power on' : 'manage')+'"}', headers: {'X-Ingot-CSRF': s.csrf, 'Content-Type': 'application/json', 'X-OpenStack-Ironic-API-Version': 'latest'} })).then((r) => r.status)`)
+				method, api, body := "PUT", "/v1/nodes/", `{"target":"manage"}`
+				switch path {
+				case "/states/power":
+					body = `{"target":"power on"}`
+				case "/console":
+					method, api, body = "POST", "/ingot/v1/nodes/", `{}`
+				}
+				status := js[int](p, `fetch('/ui/session').then((r) => r.json()).then((s) => fetch('/ui/api`+api+id+path+
+					`', { method: '`+method+`', body: '`+body+`', headers: {'X-Ingot-CSRF': s.csrf,
+					'Content-Type': 'application/json', 'X-OpenStack-Ironic-API-Version': 'latest'} })).then((r) => r.status)`)
 				if status != 403 {
 					t.Errorf("%s asks for %s by hand: %d, want 403", tt.user, path, status)
 				}

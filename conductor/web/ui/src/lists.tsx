@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { ask, may } from './api';
 import { fleet } from './live';
-import { useStore } from './store';
+import { Store, useStore } from './store';
 import { Loaded, useRead } from './read';
 import { Ago, Bar, Card, Command, Empty, Facts, Fault, Sign, Table, Time } from './parts';
 import { plural } from './format';
@@ -267,8 +267,11 @@ interface Conductor {
   drivers: string[];
 }
 
+const version0 = new Store(0);
+
 export function ConductorsPage() {
   const f = useStore(fleet);
+  useStore(f ? f.version : version0); // the machines may come later than the conductors
   const read = useRead<{ conductors: Conductor[] }>('/v1/conductors?detail=true');
   const ends = useRead<{ certificates: { name: string; not_after: string }[] }>(may('ingot:read') ? '/ingot/v1/certificates' : null);
   const rows = [...(f?.rows.values() ?? [])];
@@ -353,7 +356,11 @@ export function SettingsPage() {
       <Loaded of={read}>
         {() =>
           list.length === 0 ? (
-            <Empty title="No setting is like that." />
+            <Empty title="No setting is like that.">
+              <button type="button" onClick={() => setQuery({ q: null, changed: null })}>
+                Show all settings
+              </button>
+            </Empty>
           ) : (
             <Card title={plural(list.length, 'setting')} wide>
               <Table heads={['Setting', 'Value', 'Meaning']} stack more="settings">

@@ -42,7 +42,7 @@ export function MediaTab({ n }: { n: Machine }) {
           {(v) => {
             const list = Array.isArray(v) ? v : (v.vmedia ?? []);
             return list.length === 0 ? (
-              <p class="hint">The controller reports no drives.</p>
+              <p class="hint">The controller reports no drives. Some have them only with a licence, or after virtual media were switched on in its settings.</p>
             ) : (
               <ul class="plain-list">
                 {list.map((m, i) => (

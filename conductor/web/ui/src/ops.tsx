@@ -416,7 +416,11 @@ export function EventsPage() {
           <Loaded of={read}>
             {(v) =>
               v.log.length === 0 ? (
-                <Empty title="No line is like that." />
+                <Empty title="No line is like that.">
+                  <button type="button" onClick={() => setQuery({ node: null, user: null, text: null, severity: null, since: null })}>
+                    Show all lines
+                  </button>
+                </Empty>
               ) : (
                 <Table heads={['When', 'Machine', 'Who', 'What']} stack>
                   {v.log.map((l) => (

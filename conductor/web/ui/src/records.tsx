@@ -26,7 +26,9 @@ export function HistoryTab({ n }: { n: Machine }) {
       <Loaded of={read}>
         {(v) =>
           v.history.length === 0 ? (
-            <Empty title="Nothing has happened yet." />
+            <Empty title="Nothing has happened yet.">
+              <p>Each change of its record, its state or its power is a line here, with its user.</p>
+            </Empty>
           ) : (
             <Table heads={['When', 'Who', 'What', 'Kind', 'State']} stack>
               {v.history.map((h) => (
@@ -66,7 +68,7 @@ const unitText: Record<string, string> = { Cel: '°C', RPM: 'rpm', '%': '%', V: 
 export function HealthTab({ n }: { n: Machine }) {
   const read = useRead<Health>(`/ingot/v1/nodes/${n.uuid}/health`, n.health);
   return (
-    <Loaded of={read} missing={<Empty title="The controller was not asked about its machine yet." />}>
+    <Loaded of={read} missing={<Empty title="The controller was not asked about its machine yet."><p>It is asked once the machine is managed, over Redfish.</p></Empty>}>
       {(h) =>
         !h.read_at && !h.error && h.sensors.length === 0 ? (
           <Empty title="Nothing is known of this machine's health.">

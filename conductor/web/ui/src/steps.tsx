@@ -42,7 +42,7 @@ export function StepsTab({ n }: { n: Machine }) {
         <div class="columns">
           {!v.job && v.past.length === 0 && (
             <Card title="Steps" wide>
-              <p class="hint">No work was done on this machine yet.</p>
+              <p class="hint">No work was done on this machine yet. Once it is managed, inspected or deployed, its steps and their results are here.</p>
             </Card>
           )}
           {v.job && <JobCard n={n} job={v.job} now />}

@@ -94,7 +94,12 @@ interface Medians {
   spans: { name: string; depth: number; seconds: number }[];
 }
 
-const difference = (s: Span, was: number | undefined) => (was === undefined ? null : s.seconds - was);
+// sums are the seconds of spans, by name and depth: a trace may have several that are called the same.
+function sums(spans: Span[]): Map<string, number> {
+  const m = new Map<string, number>();
+  for (const l of flatten(spans, 0)) m.set(key(l), (m.get(key(l)) ?? 0) + l.span.seconds);
+  return m;
+}
 
 function Waterfall({ traces }: { traces: Trace[] }) {
   const [id, choose] = useState<string | null>(null);
@@ -102,13 +107,18 @@ function Waterfall({ traces }: { traces: Trace[] }) {
   const before = traces.slice(0, traces.indexOf(t)).findLast((x) => x.phase === t.phase);
   const [zoom, setZoom] = useState<Span | null>(null);
   const lines = useMemo(() => flatten(zoom ? (zoom.spans?.length ? zoom.spans : [zoom]) : t.spans, brief(zoom ?? t)), [t, zoom]);
-  const earlier = useMemo(() => {
-    const m = new Map<string, number>();
-    for (const l of before ? flatten(before.spans, 0) : []) m.set(key(l), (m.get(key(l)) ?? 0) + l.span.seconds);
-    return m;
-  }, [before]);
+  const earlier = useMemo(() => sums(before?.spans ?? []), [before]);
+  const own = useMemo(() => sums(t.spans), [t]);
+  // difference is how much longer all spans with the name of a line took; at the first of them, and if it matters.
+  const difference = (i: number, of: Map<string, number>): number | null => {
+    const k = key(lines[i]);
+    const was = of.get(k);
+    if (zoom || was === undefined || lines.findIndex((l) => key(l) === k) < i) return null;
+    const d = (own.get(k) ?? 0) - was;
+    return Math.abs(d) < 0.05 ? null : d;
+  };
   const read = useRead<Medians>(may('ingot:events') ? `/ingot/v1/medians?phase=${encodeURIComponent(t.phase)}` : null, t.job_id + t.open);
-  const fleet = read.value?.phase === t.phase && read.value.jobs > 0 ? read.value : null;
+  const fleet = read.value?.phase === t.phase && read.value.jobs > 1 ? read.value : null;
   const usual = useMemo(() => new Map((fleet?.spans ?? []).map((s) => [`${s.depth}/${s.name}`, s.seconds])), [fleet]);
   const [begin, end] = [Date.parse(zoom?.begin ?? t.begin), Date.parse(zoom?.end ?? t.end)];
   const whole = Math.max(1, end - begin);
@@ -177,8 +187,7 @@ function Waterfall({ traces }: { traces: Trace[] }) {
         </div>
         {lines.map((l, i) => {
           const s = l.span;
-          const d = difference(s, zoom ? undefined : earlier.get(key(l)));
-          const m = difference(s, zoom ? undefined : usual.get(key(l)));
+          const [d, m] = [difference(i, earlier), difference(i, usual)];
           const from = (100 * (Date.parse(s.begin) - begin)) / whole;
           const width = Math.max(0.3, (100 * (Date.parse(s.end) - Date.parse(s.begin))) / whole);
           return (
