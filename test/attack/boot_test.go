@@ -180,8 +180,8 @@ func hidden(t *testing.T) (port string, count *atomic.Int32) {
 	return port, count
 }
 
-// TestUsersReachNothingThroughTheConductor: URLs of inspection rules, and addresses in a config drive, don't lead to
-// the conductor's own host.
+// TestUsersReachNothingThroughTheConductor: URLs of inspection rules and of images that are looked at, and addresses in
+// a config drive, don't lead to the conductor's own host.
 func TestUsersReachNothingThroughTheConductor(t *testing.T) {
 	w := newBootWorld(t)
 	port, count := hidden(t)
@@ -197,6 +197,11 @@ func TestUsersReachNothingThroughTheConductor(t *testing.T) {
 		if row.host == "" {
 			t.Log("this host has no address but loopback's: its own is not tried")
 			continue
+		}
+		said := w.want(400, root, "POST", "/ingot/v1/nodes/inspected/image_check",
+			`{"image_source":"http://`+row.host+`:`+port+`/disk.raw"}`)
+		if !strings.Contains(said, row.reason) || count.Swap(0) != 0 {
+			t.Fatalf("%s: a look at an image reaches the conductor's host: %s", row.name, said)
 		}
 		out := w.want(201, root, "POST", "/v1/inspection_rules", `{"actions":[{"op":"api-call","args":{"url":"http://`+
 			row.host+`:`+port+`/"}}]}`, "X-OpenStack-Ironic-API-Version", "1.96")

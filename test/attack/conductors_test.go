@@ -10,10 +10,12 @@ import (
 	"encoding/asn1"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -86,7 +88,8 @@ func (f forger) make(change func(*x509.Certificate)) *tls.Certificate {
 }
 
 // TestASessionAtEachConductor: who signed in to the dashboard at one conductor is signed in at the others, which have
-// their files from the database, and at no other installation.
+// their files from the database, and at no other installation; and who signed out at one is signed out at all, with
+// each copy of the cookie.
 func TestASessionAtEachConductor(t *testing.T) {
 	_, db := pgserver.New(t).Database(t)
 	secret := filepath.Join(t.TempDir(), "password")
@@ -108,6 +111,34 @@ func TestASessionAtEachConductor(t *testing.T) {
 		if r.StatusCode != tt.want {
 			t.Errorf("at %s = %d %.200s, want %d", tt.what, r.StatusCode, out, tt.want)
 		}
+	}
+	page := []string{"Cookie", cookie, "X-Ingot-CSRF", csrf}
+	follows := make(chan error, 1)
+	go func() { // a thief who follows the events at another conductor
+		d := dashboard{t, c2.URL, &http.Client{Timeout: time.Minute}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+"/ui/api/ingot/v1/events", nil)
+		if err == nil {
+			r.Header.Set("Cookie", cookie)
+			r.Header.Set("X-Ingot-CSRF", csrf)
+			var resp *http.Response
+			if resp, err = d.http.Do(r); err == nil {
+				_, err = io.Copy(io.Discard, resp.Body)
+				err = errors.Join(err, resp.Body.Close())
+			}
+		}
+		follows <- err
+	}()
+	if r, out := newDashboard(t, c1.URL, "127.0.0.1").send("DELETE", "/ui/session", "", page...); r.StatusCode != 204 {
+		t.Fatalf("sign out = %d %s", r.StatusCode, out)
+	}
+	for _, at := range []*ingotd.Process{c1, c2} {
+		r, out := newDashboard(t, at.URL, "127.0.0.1").send("GET", "/ui/api/v1/nodes", "", page...)
+		if r.StatusCode != 401 {
+			t.Errorf("after the sign-out a copy of the cookie = %d %.200s, want 401", r.StatusCode, out)
+		}
+	}
+	if err := <-follows; err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the stream of a session that was signed out elsewhere: %v, want its end", err)
 	}
 }
 
