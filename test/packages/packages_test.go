@@ -109,8 +109,9 @@ func TestTwoBuildsGiveTheSameBytes(t *testing.T) {
 	if got := read(t, filepath.Join(again, "SHA256SUMS")); got != sums {
 		t.Errorf("checksums of the first build:\n%s\nof the second:\n%s", sums, got)
 	}
-	if n := strings.Count(sums, "\n"); n != 8 {
-		t.Errorf("SHA256SUMS has %d lines, want 8: deb, rpm and SBOM of ingotd and ingot, an image and a chart\n%s", n, sums)
+	if n := strings.Count(sums, "\n"); n != 10 {
+		t.Errorf("SHA256SUMS has %d lines, want 10: deb and rpm of ingotd, ingot and ingot-lab, SBOM of ingotd and ingot, an "+
+			"image and a chart\n%s", n, sums)
 	}
 	checkSums(t, again)
 }
@@ -190,14 +191,15 @@ func TestLintian(t *testing.T) {
 	args := []string{"--allow-root", "--fail-on", "error,warning", "--suppress-tags",
 		// deb-systemd-invoke can't disable a unit.
 		"maintainer-script-calls-systemctl"}
-	kit.Run(t, "lintian", append(args, one(t, dir, "ingotd_*.deb"), one(t, dir, "ingot_*.deb"))...)
+	kit.Run(t, "lintian", append(args, one(t, dir, "ingotd_*.deb"), one(t, dir, "ingot_*.deb"),
+		one(t, dir, "ingot-lab_*.deb"))...)
 }
 
 // TestRPM: rpm reads the packages, and finds files, owners and scripts as they should be.
 func TestRPM(t *testing.T) {
 	kit.NeedPrograms(t, "rpm")
 	dir := packages(t)
-	server, client := one(t, dir, "ingotd-*.rpm"), one(t, dir, "ingot-*.rpm")
+	server, client := one(t, dir, "ingotd-*.rpm"), one(t, dir, "ingot-[0-9]*.rpm")
 	kit.Run(t, "rpm", "--checksig", "--nosignature", server, client)
 	query := func(file string, what ...string) string {
 		return kit.Run(t, "rpm", append(append([]string{"-qp", "--nosignature"}, what...), file)...)
@@ -320,6 +322,33 @@ func TestRamdiskPackage(t *testing.T) {
 		t.Errorf("the rpm has:\n%s", list)
 	}
 	checkSums(t, out)
+}
+
+// TestLabPackage brings what tools/deps.sh installs for the lab, but for a program that only the demo runs.
+func TestLabPackage(t *testing.T) {
+	dir := packages(t)
+	_, group, _ := strings.Cut(read(t, source+"/tools/deps.sh"), "\n\tlab)\n")
+	group, _, ok := strings.Cut(group, ";;")
+	want := []string{"ingot", "ingotd"}
+	for line := range strings.Lines(group) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "need" && f[1] != "openssh-client" {
+			want = append(want, f[1])
+		}
+	}
+	depends := kit.Run(t, "dpkg-deb", "--field", one(t, dir, "ingot-lab_*_all.deb"), "Depends")
+	got := strings.Split(strings.TrimSpace(depends), ", ")
+	slices.Sort(want)
+	slices.Sort(got)
+	if !ok || !slices.Equal(got, want) {
+		t.Errorf("the package depends on %v, want %v", got, want)
+	}
+	kit.NeedPrograms(t, "rpm")
+	needs := kit.Run(t, "rpm", "-qp", "--nosignature", "--requires", one(t, dir, "ingot-lab-*.noarch.rpm"))
+	for _, name := range []string{"ingot\n", "ingotd\n", "qemu-system-x86\n", "iproute\n"} {
+		if !strings.Contains(needs, name) {
+			t.Errorf("the rpm does not need %q:\n%s", name, needs)
+		}
+	}
 }
 
 // TestUnitInTheHowTo: docs/howto/upgrade.md shows the service as it is packaged.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -23,7 +24,12 @@ func before(t *testing.T) string {
 	}
 	tree := filepath.Join(t.TempDir(), "tree")
 	kit.Run(t, "git", "-C", source, "worktree", "add", "--quiet", "--detach", tree, tags[0])
-	t.Cleanup(func() { kit.Run(t, "git", "-C", source, "worktree", "remove", "--force", tree) })
+	t.Cleanup(func() {
+		out, err := exec.Command("git", "-C", source, "worktree", "remove", "--force", tree).CombinedOutput()
+		if err != nil {
+			t.Errorf("remove the source of the last release: %v\n%s", err, out)
+		}
+	})
 	out := t.TempDir()
 	kit.Run(t, "go", "-C", filepath.Join(tree, "tools/package"), "run", ".", "-source", tree, "-arch", runtime.GOARCH,
 		"-ramdisk", filepath.Join(out, "no-ramdisk"), "-out", out)

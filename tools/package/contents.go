@@ -130,6 +130,25 @@ func (b *build) packRamdisk() error {
 		"The conductor serves them: netboot.ramdisk_dir: /usr/lib/ingot/ramdisk", entries, func(*nfpm.Info) {})
 }
 
+// labNeeds are the packages of others that `ingot lab` runs, for deb and rpm.
+var labNeeds = map[string][]string{
+	"deb": {"qemu-system-x86", "ovmf", "ipxe", "ipxe-qemu", "seabios", "iproute2"},
+	"rpm": {"qemu-system-x86", "edk2-ovmf", "ipxe-bootimgs-x86", "ipxe-roms-qemu", "seabios-bin", "iproute"},
+}
+
+// packLab makes the package of the virtual rack: the program is ingot, and this brings what it runs.
+func (b *build) packLab() error {
+	entries, err := b.documents("ingot-lab", nil)
+	if err != nil {
+		return err
+	}
+	return b.write("ingot-lab", "all", "virtual rack of Ingot, bare-metal provisioning with Ironic's API\n"+
+		"What `ingot lab` needs for machines with controllers in a network namespace of\n"+
+		"their own, to try Ingot without a rack. There are no files of its own in it.", entries, func(i *nfpm.Info) {
+		i.Depends = append([]string{"ingot", "ingotd"}, labNeeds[i.Target]...)
+	})
+}
+
 // documents adds to a package's files its manual pages, change log and licence.
 func (b *build) documents(name string, entries []entry) ([]entry, error) {
 	doc := "/usr/share/doc/" + name + "/"

@@ -115,6 +115,9 @@ func (b *build) make(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := b.packLab(); err != nil {
+		return err
+	}
 	if err := b.packRamdisk(); err != nil {
 		return err
 	}
