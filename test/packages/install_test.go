@@ -229,6 +229,7 @@ ip link add eth1 type veth peer name far
 ip address add 10.0.0.1/24 dev eth1
 ip link set eth1 up
 ip link set far up
+until ip -o link show eth1 | grep -q 'state UP'; do sleep 0.1; done
 exec script --quiet --return --command "chroot '$1' ingotd setup" /dev/null`, "sh", r.dir)
 	cmd.Stdin = strings.NewReader(strings.Repeat("\n", 20))
 	out, err := cmd.CombinedOutput()

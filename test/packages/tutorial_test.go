@@ -49,7 +49,8 @@ func TestTutorialFromPackages(t *testing.T) {
 ip link add eth1 type veth peer name far
 ip address add 10.0.0.1/24 dev eth1
 ip link set eth1 up
-ip link set far up`, `until grep -q 'ingotd is up' /ingotd.log; do sleep 0.1; done 2>/dev/null
+ip link set far up
+until ip -o link show eth1 | grep -q 'state UP'; do sleep 0.1; done`, `until grep -q 'ingotd is up' /ingotd.log; do sleep 0.1; done 2>/dev/null
 eval "$(sed -n 's/^ *export /export /p' /root/setup.txt)"
 exec ingot lab fleet --nodes 1 --to none --boot-url http://10.0.0.1:8080 --boot 1s --step 50ms --write 2s`,
 		"NIC=eth1 DHCP=off BMC=127.77.0.1:6230 BMC_USER=admin BMC_PASSWORD=ingot-fleet IMAGE=image.raw LOGIN=/root\n",
