@@ -177,7 +177,7 @@ func checkBootFiles(_ context.Context, p Patient) []Finding {
 	}
 	if ramdisk != nil {
 		out = append(out,
-			finding(Fault, "build a ramdisk (ingot ramdisk build --out "+n.RamdiskDir+")", "%v", ramdisk)...)
+			finding(Fault, "install the package ingot-ramdisk, and set netboot.ramdisk_dir to /usr/lib/ingot/ramdisk; or build one (ingot ramdisk build --out "+n.RamdiskDir+")", "%v", ramdisk)...)
 	}
 	if out == nil {
 		return ok("boot programs and ramdisk are what they have to be")
