@@ -60,6 +60,29 @@ func (s *site) conductors() string {
 	return string(text)
 }
 
+// own enrols a node that is to be this conductor's, and stays so.
+func (s *site) own(want client.NewNode) *rest.Node {
+	s.t.Helper()
+	for range 30 {
+		if _, err := s.CreateNode(s.t.Context(), want); err != nil {
+			s.t.Fatal(err)
+		}
+		s.do(want.Name, "manage", "manageable", nil)
+		n, err := s.Node(s.t.Context(), want.Name)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if n.Conductor == "sim" {
+			return n
+		}
+		if err := s.DeleteNode(s.t.Context(), want.Name); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.t.Fatal("of 30 nodes none belongs to this conductor")
+	return nil
+}
+
 // shares has s use a database that others use, too.
 func (s *site) shares() {
 	s.t.Helper()
@@ -85,12 +108,8 @@ func TestMachineAtAnotherConductor(t *testing.T) {
 			s.shares()
 			b := s.redfish(service.Config{Personality: redfish.Personality(t, "hpe-ilo6")})
 			s.start()
-			n, err := s.CreateNode(t.Context(), overRedfish(b, "redfish", boot))
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.do("n1", "manage", "manageable", nil)
 			o := s.besides()
+			n := s.own(overRedfish(b, "redfish", boot))
 			asked := 0
 			s.machine.reroute = func(address string) string {
 				asked++

@@ -53,7 +53,8 @@ type Drainer struct {
 
 	mu       sync.Mutex
 	status   Status
-	begun    int // how often draining was begun or undone
+	over     bool // it was after the last round
+	begun    int  // how often draining was begun or undone
 	stopping bool
 }
 
@@ -71,10 +72,14 @@ type Status struct {
 	Staying  []engine.Left `json:"staying"`
 	Stay     int           `json:"stay"` // how many stay
 	LastFail string        `json:"last_fail,omitempty"`
+
+	trying bool // a round is under way, which says at its end what is left
 }
 
 // Over reports whether nothing is left that could move.
-func (s *Status) Over() bool { return s.Rounds > 0 && s.Left == s.Stay && s.LastFail == "" }
+func (s *Status) Over() bool {
+	return s.Rounds > 0 && !s.trying && s.Left == s.Stay && s.LastFail == ""
+}
 
 // shown bounds how many nodes a Status names.
 const shown = 20
@@ -124,7 +129,7 @@ func (d *Drainer) Begin(ctx context.Context) error {
 // begin has Run begin a round.
 func (d *Drainer) begin() {
 	d.mu.Lock()
-	d.status = Status{Conductor: d.cfg.Name, Draining: true}
+	d.status, d.over = Status{Conductor: d.cfg.Name, Draining: true}, false
 	d.begun++
 	d.mu.Unlock()
 	select {
@@ -203,8 +208,8 @@ func (d *Drainer) hand(ctx context.Context) <-chan time.Time {
 	if d.begun != begun { // the round says nothing about what is so now; Begin has kicked
 		return nil
 	}
-	was := *s
-	s.LastFail = ""
+	was := d.over
+	s.LastFail, s.trying = "", false
 	if err != nil {
 		s.LastFail = err.Error()
 		d.log.Warn("hand nodes over", "err", err)
@@ -212,7 +217,7 @@ func (d *Drainer) hand(ctx context.Context) <-chan time.Time {
 	s.Rounds++
 	s.Left, s.Stay = len(busy)+len(staying), len(staying)
 	s.Busy, s.Staying = first(busy), first(staying)
-	if s.Over() && !was.Over() {
+	if d.over = s.Over(); d.over && !was {
 		d.log.Info("this conductor is drained", "nodes", s.Total, "left", s.Left)
 	}
 	if len(busy) > 0 {
@@ -239,7 +244,7 @@ func (d *Drainer) try(ctx context.Context) (busy, staying []engine.Left, err err
 	if d.status.Rounds == 0 {
 		d.status.Total = len(ids)
 	}
-	d.status.Left = len(ids)
+	d.status.Left, d.status.trying = len(ids), true
 	d.mu.Unlock()
 	var mu sync.Mutex
 	var g errgroup.Group
