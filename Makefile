@@ -15,7 +15,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages pictures release clean
+.PHONY: help deps build ramdisk images demo demo-down demo-openstack demo-openstack-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages pictures release clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -52,6 +52,14 @@ demo-ha: ## The main job with three conductors on one PostgreSQL: one is killed,
 
 demo-down: ## End what `make demo` left running and remove it
 	@if [ -x bin/ingot ] && bin/ingot lab status --name demo >/dev/null 2>&1; then bin/ingot lab down --name demo; else echo 'No demo is up.'; fi
+
+demo-openstack: ## A real OpenStack (Keystone to Nova) beside the virtual rack: openstack server create, ssh, rescue, rebuild, delete (STAY=1 leaves it up, GUEST=tiny is quicker)
+	@sh tools/deps.sh build lab images test
+	$(GO) build -o bin/demo-openstack ./test/openstack/demo
+	bin/demo-openstack -image $(or $(GUEST),debian) $(if $(STAY),-stay)
+
+demo-openstack-down: ## End what `make demo-openstack STAY=1` left running
+	@if [ -x bin/demo-openstack ]; then bin/demo-openstack -down; else echo 'No demo is up.'; fi
 
 AUTH ?= none
 LISTEN ?= 127.0.0.1:6385

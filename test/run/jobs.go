@@ -39,6 +39,7 @@ var suites = []suite{
 	{pkg: "test/attack", needs: []string{made.Programs}},
 	{pkg: "test/conformance", needs: []string{made.Programs}},
 	{pkg: "test/openstack", needs: []string{made.Programs, made.OpenStack}},
+	{pkg: "test/openstack/demo", needs: []string{made.Programs}},
 	{pkg: "test/packages"},
 	{pkg: "test/ui", needs: []string{made.Programs}},
 	{pkg: "test/chaos", last: true, needs: []string{made.Programs}},

@@ -1,7 +1,8 @@
 // Package cloud runs a real OpenStack around an Ironic, or an ingotd in its place: Keystone, Placement, Glance, Neutron
 // with the mechanism driver for bare metal, and Nova with its Ironic driver.
 //
-// The programs are Debian's. Their packages are unpacked into a cache and nothing is installed, as in package debian;
+// The programs are Debian's. Their packages are unpacked into a cache and nothing is installed, as in package debian: a
+// root file system with them installed takes three times the room and minutes to make, and needs root to be used;
 // the packages of single services add no more than what starts a module of python3-nova and its kin as a service. They
 // talk over RabbitMQ, and keep their data in MariaDB (Keystone: in SQLite). The tables are made once and kept beside
 // the programs, since that takes as long as everything else together.
