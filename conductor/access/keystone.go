@@ -6,8 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +14,12 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
@@ -122,15 +120,11 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 	transport.MaxConnsPerHost = limit.KeystoneRequests + 1 // and the own login
 	transport.MaxResponseHeaderBytes = limit.KeystoneHeader
 	if cfg.CAFile != "" {
-		pem, err := os.ReadFile(cfg.CAFile)
+		trust, err := keyfile.Trust(cfg.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("read Keystone's CA: %w", err)
 		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read Keystone's CA: %s has no certificate", cfg.CAFile)
-		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		transport.TLSClientConfig = trust
 	}
 	k := &Keystone{
 		cfg: cfg, base: u.String() + "/v3", log: log, ask: make(chan struct{}, limit.KeystoneRequests),

@@ -12,8 +12,6 @@ package glance
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,11 +20,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -72,15 +70,11 @@ func New(cfg Config, log *slog.Logger) (*Service, error) {
 	transport.MaxResponseHeaderBytes = limit.KeystoneHeader
 	transport.DisableCompression = true // ranges are those of the image
 	if cfg.CAFile != "" {
-		pem, err := os.ReadFile(cfg.CAFile)
+		trust, err := keyfile.Trust(cfg.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("read Glance's CA: %w", err)
 		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read Glance's CA: %s has no certificate", cfg.CAFile)
-		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		transport.TLSClientConfig = trust
 	}
 	return &Service{cfg: cfg, base: u.String() + "/v2", log: cmp.Or(log, slog.New(slog.DiscardHandler)),
 		// The token is for Glance, not for whomever it might redirect to.
