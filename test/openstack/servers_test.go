@@ -41,9 +41,7 @@ func TestServers(t *testing.T) {
 	if info["image_source"] != image || info["display_name"] != "first" || info["image_os_hash_algo"] != "sha512" {
 		t.Errorf("instance_info is %v", info)
 	}
-	if !machine.Instance() {
-		t.Error("the machine does not run the system")
-	}
+	ingotd.Wait(t, "the machine runs the system", machine.Instance) // it boots when the server is ACTIVE
 	if a := fmt.Sprint(now["addresses"]); !strings.Contains(a, "192.0.2.") {
 		t.Errorf("the server has the addresses %s", a)
 	}
