@@ -53,7 +53,7 @@ type Drainer struct {
 
 	mu       sync.Mutex
 	status   Status
-	over     bool // it was after the last round
+	over     bool // the last round has found that nothing is left that could move
 	begun    int  // how often draining was begun or undone
 	stopping bool
 }
@@ -72,14 +72,10 @@ type Status struct {
 	Staying  []engine.Left `json:"staying"`
 	Stay     int           `json:"stay"` // how many stay
 	LastFail string        `json:"last_fail,omitempty"`
-
-	trying bool // a round is under way, which says at its end what is left
 }
 
 // Over reports whether nothing is left that could move.
-func (s *Status) Over() bool {
-	return s.Rounds > 0 && !s.trying && s.Left == s.Stay && s.LastFail == ""
-}
+func (s *Status) Over() bool { return s.Rounds > 0 && s.Left == s.Stay && s.LastFail == "" }
 
 // shown bounds how many nodes a Status names.
 const shown = 20
@@ -209,7 +205,7 @@ func (d *Drainer) hand(ctx context.Context) <-chan time.Time {
 		return nil
 	}
 	was := d.over
-	s.LastFail, s.trying = "", false
+	s.LastFail = ""
 	if err != nil {
 		s.LastFail = err.Error()
 		d.log.Warn("hand nodes over", "err", err)
@@ -244,7 +240,7 @@ func (d *Drainer) try(ctx context.Context) (busy, staying []engine.Left, err err
 	if d.status.Rounds == 0 {
 		d.status.Total = len(ids)
 	}
-	d.status.Left, d.status.trying = len(ids), true
+	d.status.Left = len(ids)
 	d.mu.Unlock()
 	var mu sync.Mutex
 	var g errgroup.Group
@@ -294,7 +290,10 @@ func (d *Drainer) Leave(ctx context.Context) {
 	tick := time.NewTicker(soon / 2)
 	defer tick.Stop()
 	for {
-		if s := d.Status(); s.Over() {
+		d.mu.Lock()
+		over := d.over
+		d.mu.Unlock()
+		if over {
 			return
 		}
 		select {
