@@ -8,6 +8,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
+// most is the goal, in ms, for the first rows of 10,000 machines, and for a change to be on the screen.
+const most = 1000
+
 // BenchmarkFirstPaint measures how long the fleet's page takes, on loopback, with few machines and with many: until
 // its first rows are there (paint-ms), until all machines are (all-ms), and from a change that is stored until it is on
 // the screen (change-ms).
@@ -41,6 +44,9 @@ func BenchmarkFirstPaint(b *testing.B) {
 			b.ReportMetric(all/float64(b.N), "all-ms")
 			b.ReportMetric(float64(change.Milliseconds())/float64(b.N), "change-ms")
 			b.ReportMetric(0, "ns/op")
+			if p, c := paint/float64(b.N), float64(change.Milliseconds())/float64(b.N); p > most || c > most {
+				b.Errorf("with %d machines the first rows take %.0f ms and a change %.0f ms, %d is wanted", nodes, p, c, most)
+			}
 		})
 	}
 }
