@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/config"
@@ -77,9 +79,10 @@ type run struct {
 	out  io.Writer
 	host Host
 	Answers
-	password string     // that was made
-	users    string     // the file with users
-	address  netip.Addr // of this host, on the provisioning network
+	unasked  map[string]bool // flags that were given, and that no question was about yet
+	password string          // that was made
+	users    string          // the file with users
+	address  netip.Addr      // of this host, on the provisioning network
 
 	controllers netip.Prefix // the network of the machines' controllers
 	local       netip.Addr   // from which this host reaches it
@@ -102,8 +105,17 @@ func Run(ctx context.Context, a Answers, in io.Reader, out io.Writer, host Host)
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
+	r.unasked = map[string]bool{"dhcp": r.DHCP != "", "range-start": r.RangeStart != "", "range-end": r.RangeEnd != "",
+		"advertise": r.Advertise != "", "tls-key": r.TLSKey != "", "images-dir": r.Images != "",
+		"user": r.User != ""}
 	if err := r.ask(ctx); err != nil {
 		return err
+	}
+	for _, flag := range slices.Sorted(maps.Keys(r.unasked)) {
+		if r.unasked[flag] {
+			return fmt.Errorf("--%s does not go with the other answers, such as --interface %s: leave it out, or change them",
+				flag, r.Interface)
+		}
 	}
 	cfg, text, err := r.compose()
 	if err != nil {
@@ -122,6 +134,7 @@ func Run(ctx context.Context, a Answers, in io.Reader, out io.Writer, host Host)
 
 // question asks for an answer that its flag did not give, and proposes one. right says what is wrong with an answer.
 func (r *run) question(to *string, flag, text, proposal string, right func(string) error) error {
+	r.unasked[flag] = false
 	for {
 		asked := *to == "" && r.in != nil
 		if asked {

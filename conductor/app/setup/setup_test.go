@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -176,8 +177,13 @@ func TestWrongFlags(t *testing.T) {
 		"--tls-cert: /nowhere does not exist":                                      {TLSCert: "/nowhere"},
 		`--user: "a:b" has a character`:                                            {User: "a:b"},
 		`--images-dir: "images" is not an absolute path`:                           {Images: "images"},
+		"--dhcp does not go with the other answers, such as --interface none":      {Interface: "none", DHCP: "maybe"},
+		"--range-end does not go with the other answers":                           {DHCP: "proxy", RangeEnd: "10.0.0.9"},
+		"--tls-key does not go with the other answers":                             {TLSCert: "none", TLSKey: file},
+		"--user does not go with the other answers":                                {Auth: "none", User: "admin"},
+		"--advertise does not go with the other answers":                           {Advertise: "10.0.0.1:6386"},
 	} {
-		a.Interface = "eth1"
+		a.Interface = cmp.Or(a.Interface, "eth1")
 		if out, err := s.run(a, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("with %+v: %v, want %q\n%s", a, err, want, out)
 		}

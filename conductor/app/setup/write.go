@@ -97,6 +97,7 @@ func (r *run) askAPI() error {
 		r.users = filepath.Join(filepath.Dir(r.File), "htpasswd")
 		if r.host.Exists(r.users) {
 			fmt.Fprintf(r.out, "  The users in %s remain.\n", r.users)
+			r.unasked["user"] = false // as said
 		} else if err := r.question(&r.User, "user", "Name of the first user", "admin", func(s string) error {
 			if s == "" || strings.ContainsAny(s, ": \t\r\n#") {
 				return fmt.Errorf("%q has a character that no name may have", s)
