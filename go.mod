@@ -10,6 +10,7 @@ require (
 	github.com/diskfs/go-diskfs v1.9.4 // an independent reader of tables and file systems that tests compare with
 	github.com/dustin/go-humanize v1.1.0 // sizes for people
 	github.com/google/go-cmp v0.7.0 // differences in tests
+	github.com/google/nftables v0.3.0 // the firewall's chains, for the doctor
 	github.com/google/uuid v1.6.0 // UUIDs
 	github.com/hanwen/go-fuse/v2 v2.12.1 // the file system under the paced disk of the bench
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae // DHCP packets, server and client
@@ -84,6 +85,7 @@ require (
 	github.com/mattn/go-colorable v0.1.13 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/mattn/go-runewidth v0.0.16 // indirect
+	github.com/mdlayher/netlink v1.7.3-0.20250113171957-fbb4dce95f42 // indirect
 	github.com/mdlayher/packet v1.1.2 // indirect
 	github.com/mdlayher/socket v0.5.1 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect

@@ -1,8 +1,6 @@
 package firewall
 
 import (
-	"errors"
-	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -53,25 +51,4 @@ add table ip nat; add chain ip nat in { type nat hook input priority 100; }; add
 	if got := want[0].String(); got != "inet filter input: rules 2, all else is dropped" {
 		t.Errorf("the chain is described as %q", got)
 	}
-}
-
-// TestReadIsSafe: cut or wrong messages end with an error or nothing, whatever they say about their sizes.
-func TestReadIsSafe(t *testing.T) {
-	with := func(begin []byte, zeros int) []byte { return append(begin, make([]byte, zeros)...) }
-	for _, b := range [][]byte{nil, {1}, make([]byte, headerBytes), with([]byte{255, 255, 0, 0, 3, 10}, 40),
-		with([]byte{22, 0, 0, 0, 3, 10}, 16), with([]byte{18, 0, 0, 0, 2, 0}, 12)} {
-		if chains, _, _ := read(b); len(chains) > 0 {
-			t.Errorf("read(%v) = %v", b, chains)
-		}
-	}
-	eperm := append([]byte{20, 0, 0, 0, 2, 0}, make([]byte, 14)...)
-	eperm[16], eperm[17], eperm[18], eperm[19] = 255, 255, 255, 255
-	if _, done, err := read(eperm); !done || !errors.Is(err, os.ErrPermission) {
-		t.Errorf("the kernel's refusal is read as %v", err)
-	}
-}
-
-func FuzzRead(f *testing.F) {
-	f.Add([]byte{20, 0, 0, 0, 3, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0})
-	f.Fuzz(func(_ *testing.T, b []byte) { _, _, _ = read(b) })
 }
