@@ -3,8 +3,9 @@ import { useState } from 'preact/hooks';
 import { access, ask, may } from './api';
 import { nameOf } from './actions';
 import type { Machine } from './node';
-import { Card, Command, Dialog, Facts, Fault, Field, Sign } from './parts';
+import { Command, Dialog, Facts, Fault, Field, Sign } from './parts';
 import { useRead } from './read';
+import { type Plan, PlanButtons, PlanCard } from './plan';
 import { plural, quote, size } from './format';
 import { json, networkData, userData } from './drive';
 import { Network } from './vifs';
@@ -17,11 +18,6 @@ interface Form {
   user: string; // user data
   network: string; // network data, JSON
   meta: string; // further meta data, JSON
-}
-
-interface Plan {
-  refused: string | null;
-  steps: { interface: string; step: string; priority: number; args?: Record<string, unknown> }[];
 }
 
 interface Check {
@@ -223,35 +219,21 @@ export function Deploy({ n, close }: { n: Machine; close: () => void }) {
         </details>
         <Fault text={fault} />
         {check && (
-          <Card title="What will happen">
+          <PlanCard plan={check.plan}>
             {check.bad.map(([k, why]) => (
               <p key={k} class="words">
                 <Sign kind="attention" /> {k}: {why}
               </p>
             ))}
-            <Fault text={check.plan.refused ?? ''} />
-            <ol class="steps">
-              {check.plan.steps.map((s, i) => (
-                <li key={i}>
-                  {s.interface}.{s.step}
-                </li>
-              ))}
-            </ol>
-          </Card>
+          </PlanCard>
         )}
-        <footer>
-          <button type="button" onClick={close}>
-            Cancel
-          </button>
-          <button type="submit" class={check ? '' : 'main'} disabled={busy}>
-            Check
-          </button>
+        <PlanButtons checked={!!check} busy={busy} close={close}>
           {check && (
             <button type="button" class={verb === 'rebuild' ? 'main danger' : 'main'} disabled={busy} onClick={deploy}>
               {verb === 'rebuild' ? 'Rebuild' : 'Deploy'} {nameOf(n)}
             </button>
           )}
-        </footer>
+        </PlanButtons>
       </form>
     </Dialog>
   );
@@ -279,7 +261,7 @@ interface Report {
 
 const kindText: Record<string, string> = { 'whole-disk': 'a whole disk', partition: 'a partition', published: 'a published image' };
 
-// ImageReport is what the conductor found at an image's address, by its beginning and its tables.
+// ImageReport says what the conductor found at an image's address, by its beginning and its tables.
 function ImageReport({ of: r, disk }: { of: Report; disk: number }) {
   const large = !!r.virtual_size && !!disk && r.virtual_size > (disk + 1) * 2 ** 30;
   return (

@@ -4,7 +4,8 @@ import { ask, may } from './api';
 import { nameOf, takes } from './actions';
 import type { Machine } from './node';
 import { useRead } from './read';
-import { Card, Command, Dialog, Fault, Field } from './parts';
+import { Command, Dialog, Fault, Field } from './parts';
+import { type Plan, PlanButtons, PlanCard } from './plan';
 import { quote } from './format';
 
 export type Kind = 'clean' | 'service';
@@ -25,7 +26,7 @@ interface Chosen {
   args: string; // JSON
 }
 
-// argsOf reads arguments; a text is what is wrong with them.
+// argsOf reads arguments; a text says why they are wrong.
 function argsOf(c: Chosen, known: Known | undefined): Record<string, unknown> | string {
   let v: unknown = {};
   if (c.args.trim())
@@ -42,11 +43,6 @@ function argsOf(c: Chosen, known: Known | undefined): Record<string, unknown> | 
   for (const a of known.args)
     if (a.endsWith('*') && !(a.slice(0, -1) in v)) return `${c.name} needs the argument ${a.slice(0, -1)}.`;
   return v as Record<string, unknown>;
-}
-
-interface Plan {
-  refused: string | null;
-  steps: { interface: string; step: string; args?: Record<string, unknown> }[];
 }
 
 export function StepsDialog({ kind, n, close }: { kind: Kind; n: Machine; close: () => void }) {
@@ -72,7 +68,7 @@ export function StepsDialog({ kind, n, close }: { kind: Kind; n: Machine; close:
     set(list);
     setPlan(null);
   };
-  // body is the request; a text is what is wrong with it.
+  // body is the request; a text says why it is wrong.
   const body = (): Record<string, unknown> | string => {
     const out = [];
     for (const s of steps) {
@@ -167,31 +163,14 @@ export function StepsDialog({ kind, n, close }: { kind: Kind; n: Machine; close:
           <Command text={`openstack baremetal node ${kind} ${name} --${kind}-steps ${quote(json)}`} />
         </details>
         <Fault text={fault} />
-        {plan && (
-          <Card title="What will happen">
-            <Fault text={plan.refused ?? ''} />
-            <ol class="steps">
-              {plan.steps.map((s, i) => (
-                <li key={i} class="words">
-                  {s.interface}.{s.step} {s.args && Object.keys(s.args).length > 0 && <code>{JSON.stringify(s.args)}</code>}
-                </li>
-              ))}
-            </ol>
-          </Card>
-        )}
-        <footer>
-          <button type="button" onClick={close}>
-            Cancel
-          </button>
-          <button type="submit" class={plan ? '' : 'main'} disabled={busy}>
-            Check
-          </button>
+        {plan && <PlanCard plan={plan} args />}
+        <PlanButtons checked={!!plan} busy={busy} close={close}>
           {plan && !plan.refused && (
             <button type="button" class="main danger" disabled={busy} onClick={() => void send(`/v1/nodes/${n.uuid}/states/provision`, 'PUT', close)}>
               {title} {nameOf(n)}
             </button>
           )}
-        </footer>
+        </PlanButtons>
       </form>
     </Dialog>
   );
