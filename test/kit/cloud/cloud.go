@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -293,21 +292,6 @@ func (c *Cloud) env() []string { return environment(c.programs, c.o.Dir) }
 func environment(programs debian.Tree, dir string) []string {
 	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir, "LC_ALL=C.UTF-8",
 		"PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE="}, programs.Env...)
-}
-
-// answers is ok when a server answers at all: most want a token.
-func answers(url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return err
-		}
-		return resp.Body.Close()
-	}
 }
 
 // says is ok when a program's log has a text.

@@ -70,13 +70,13 @@ func (c *Cloud) launch(ctx context.Context, s service) error {
 		host, port, _ := strings.Cut(strings.TrimPrefix(c.URLs[s.kind], "http://"), ":")
 		return c.run(ctx, proc.Program{Name: s.name, Log: log,
 			Args: []string{debian.Python, "-c", wsgi, s.wsgi, host, port},
-			Env:  append(c.env(), "OS_PLACEMENT_CONFIG_DIR="+c.o.Dir)}, answers(c.URLs[s.kind]))
+			Env:  append(c.env(), "OS_PLACEMENT_CONFIG_DIR="+c.o.Dir)}, proc.Speaks(c.URLs[s.kind]))
 	}
 	p := python(s.module, c.env(), log, "--config-file", c.path(s.conf+".conf"))
 	p.Name = s.name
 	ready := says(log, s.ready)
 	if s.ready == "" {
-		ready = answers(strings.TrimSuffix(c.URLs[s.kind], s.path))
+		ready = proc.Speaks(strings.TrimSuffix(c.URLs[s.kind], s.path))
 	}
 	return c.run(ctx, p, ready)
 }

@@ -98,7 +98,13 @@ func (p *Process) Ready(ctx context.Context, ok func(context.Context) error) err
 }
 
 // Answers is ok when a GET of the address is answered with 200.
-func Answers(url string) func(context.Context) error {
+func Answers(url string) func(context.Context) error { return answers(url, http.StatusOK) }
+
+// Speaks is ok when a GET of the address is answered at all: most servers want a token.
+func Speaks(url string) func(context.Context) error { return answers(url, 0) }
+
+// answers is ok with a status, or with any if that is zero.
+func answers(url string, status int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
@@ -108,7 +114,7 @@ func Answers(url string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		if resp.StatusCode != http.StatusOK {
+		if status != 0 && resp.StatusCode != status {
 			err = fmt.Errorf("status %d", resp.StatusCode)
 		}
 		return errors.Join(err, resp.Body.Close())

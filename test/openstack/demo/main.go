@@ -66,9 +66,14 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	d := &demo{out: out, log: log, dir: dir, image: *image}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = errors.New("it was interrupted; nothing of it is left running")
+			err = errors.New("it was interrupted")
 		} else if err != nil {
-			fmt.Fprintf(out, "\nThe logs are kept in %s.\n", keepLogs(dir))
+			to, kerr := keepLogs(dir)
+			if kerr != nil {
+				err = errors.Join(err, fmt.Errorf("keep the logs: %w", kerr))
+			} else {
+				fmt.Fprintf(out, "\nThe logs are kept in %s.\n", to)
+			}
 		}
 		err = errors.Join(err, d.close(), os.RemoveAll(dir))
 	}()
@@ -130,22 +135,33 @@ func end(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintln(out, "The demo has ended; nothing of it is left.")
+	fmt.Fprintln(out, "The demo has ended.")
 	return nil
 }
 
-// keepLogs moves the logs to where they survive the demo.
-func keepLogs(dir string) string {
-	to := filepath.Join(filepath.Dir(pidFile), "logs")
-	_ = os.RemoveAll(to)
-	_ = os.MkdirAll(to, 0o755)
+// keepLogs copies the logs to where they survive the demo.
+func keepLogs(dir string) (to string, err error) {
+	to = filepath.Join(filepath.Dir(pidFile), "logs")
+	if err := os.RemoveAll(to); err != nil {
+		return to, err
+	}
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return to, err
+	}
 	for _, pattern := range []string{"*.log", "lab/*.log", "keystone/keystone.log"} {
-		files, _ := filepath.Glob(filepath.Join(dir, pattern))
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return to, err
+		}
 		for _, f := range files {
-			if b, err := os.ReadFile(f); err == nil {
-				_ = os.WriteFile(filepath.Join(to, filepath.Base(f)), b, 0o644)
+			b, err := os.ReadFile(f)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(to, filepath.Base(f)), b, 0o644)
+			}
+			if err != nil {
+				return to, err
 			}
 		}
 	}
-	return to
+	return to, nil
 }
