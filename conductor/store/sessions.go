@@ -13,7 +13,7 @@ import (
 func (s *Store) EndSession(ctx context.Context, id, whose string, until time.Time, most int) error {
 	return s.write(ctx, func(tx *txn) error {
 		if err := tx.exec("forget ended sessions", `DELETE FROM ended_sessions WHERE until < ?`,
-			time.Now().Unix()); err != nil {
+			s.now().Unix()); err != nil {
 			return err
 		}
 		if err := tx.exec("keep an ended session",
