@@ -134,7 +134,7 @@ bench-deploy: build ## An ordinary deployment against one without a reboot, on t
 	$(GO) build -o bin/bench-deploy ./test/bench/deploy
 	bin/bench-deploy -n $(ROUNDS) -image $(IMAGE) -firmware $(FIRMWARE) -report build/bench-deploy.json
 
-bench-scrape: ## What a scrape of metrics takes with 100 and with 10,000 nodes (a minute; the goal is 300 ms)
+bench-scrape: ## What a scrape of metrics takes with 100 and with 10,000 nodes (some seconds; the goal is 300 ms)
 	$(GO) test -run '^$$' -bench Scrape -benchtime 10x ./test/bench/scrape
 
 NODES ?= 100 1000
@@ -144,7 +144,7 @@ bench-fleet: ## What ingotd needs for many machines, which are simulated (some f
 	$(GO) build -o bin/bench-fleet ./test/bench/fleet
 	bin/bench-fleet -ingotd bin/ingotd -nodes '$(NODES)' -flat '$(FLAT)' -conductors $(or $(CONDUCTORS),1) -engine $(or $(ENGINE),sqlite) -report build $(if $(GOALS),-goals)
 
-bench-ui: bench-scrape ## How long the dashboard takes with 100 and with 10,000 nodes: first rows, all rows, and a change on the screen, which have a goal of a second; and a scrape (two minutes)
+bench-ui: bench-scrape ## How long the dashboard takes with 100 and with 10,000 nodes: first rows, all rows, and a change on the screen, which have a goal of a second; and a scrape (half a minute)
 	@sh tools/deps.sh test
 	$(GO) test -run '^$$' -bench FirstPaint -benchtime 5x ./test/ui
 
@@ -157,7 +157,7 @@ pictures: build ## Take the dashboard's pictures in docs/pictures anew, with Chr
 	mkdir -p docs/pictures
 	INGOT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run 'Look.*Right|FollowedLive' ./test/ui
 
-packages: ## Build deb and rpm of ingotd, ingot and, after make ramdisk, ingot-ramdisk into build/packages/, with checksums and lists of what is in them
+packages: ## Build packages (deb, rpm), container image and Helm chart into build/packages/, with checksums and lists of what is in them; that of the ramdisk after make ramdisk
 	$(QUICK) $(GO) -C tools/package run . -source $(CURDIR) -out $(CURDIR)/build/packages -ramdisk $(CURDIR)/build/ramdisk/server
 
 release: ## Build and sign a release of the tagged commit, into build/release/ (KEY=fingerprint of a key that gpg has)
