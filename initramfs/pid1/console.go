@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +15,13 @@ import (
 // flow control, must not stop the others, so each has a short queue and drops lines when that is full.
 type consoles struct {
 	names []string
-	queue []chan []byte
+	queue []chan output
+}
+
+// output is text for a console, or a request to say when all before it has left the machine.
+type output struct {
+	text []byte
+	sent chan<- struct{} // nil: text
 }
 
 // openConsoles opens what /sys/class/tty/console/active lists (all console= of the command line), or /dev/console.
@@ -35,11 +42,16 @@ func (c *consoles) add(path string) {
 	if err != nil {
 		return
 	}
-	q := make(chan []byte, 64)
+	q := make(chan output, 64)
 	c.names, c.queue = append(c.names, path), append(c.queue, q)
 	go func() {
-		for b := range q {
-			_, _ = f.Write(b) // a missing console must not stop the others
+		for o := range q {
+			if o.sent != nil {
+				_ = unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // tcdrain: until the last byte is on the line
+				o.sent <- struct{}{}
+				continue
+			}
+			_, _ = f.Write(o.text) // a missing console must not stop the others
 		}
 	}()
 }
@@ -50,11 +62,32 @@ func (c *consoles) Write(p []byte) (int, error) {
 	b := bytes.ReplaceAll(bytes.ReplaceAll(p, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
 	for _, q := range c.queue {
 		select {
-		case q <- b:
+		case q <- output{text: b}:
 		default:
 		}
 	}
 	return len(p), nil
+}
+
+// drain waits until all consoles have sent what was written to them, for at most limit: the end of the machine takes
+// what is still in a driver's buffer, and those last lines say why it ended.
+func (c *consoles) drain(limit time.Duration) {
+	end := time.After(limit)
+	sent := make(chan struct{}, len(c.queue))
+	for _, q := range c.queue {
+		select {
+		case q <- output{sent: sent}:
+		case <-end:
+			return
+		}
+	}
+	for range c.queue {
+		select {
+		case <-sent:
+		case <-end:
+			return
+		}
+	}
 }
 
 // ringFile is a log file of bounded size: when full, it becomes file.1 and a new one begins.

@@ -21,6 +21,10 @@ type Config struct {
 	Worker  []string // program and arguments of the worker; empty means this program with "worker"
 }
 
+// drainMax is how long the end waits for the consoles: two screens of text take 0.3 s on a slow serial line, and a line
+// that is stopped by flow control takes forever.
+const drainMax = 500 * time.Millisecond
+
 // Run is the first process. It returns only if the kernel refuses to end the machine on request.
 func Run(cfg Config) error {
 	mountErr := mountAll(earlyMounts)
@@ -87,6 +91,7 @@ func Run(cfg Config) error {
 	<-done
 	unmountDisks()
 	unix.Sync()
+	con.drain(drainMax)
 	err := unix.Reboot(e.how)
 	if e.how == unix.LINUX_REBOOT_CMD_KEXEC {
 		fmt.Fprintf(con, "ingot: %s: %v; restart\n", e.what, err)
@@ -115,12 +120,13 @@ type ending struct {
 
 // watchKeys waits for Ctrl-Alt-Del and the power button. Both shut the machine down in good order: the worker is
 // stopped, its writes are flushed. A disk that was being written does not boot afterwards; the conductor handles that.
-// The worker's request to jump into a kernel that it has loaded (SIGUSR2) takes the same path, so that nothing runs any
-// more at the jump; if the jump fails, the firmware starts.
+// The worker's requests take the same path: to power off (SIGUSR1), to restart (SIGHUP), and to jump into a kernel that
+// it has loaded (SIGUSR2), so that nothing runs any more at the jump; if the jump fails, the firmware starts.
 func watchKeys(ends chan<- ending, log *slog.Logger) {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // from now on a signal to this process, not a reset
 	sig := make(chan os.Signal, 1)
-	signal.Notify(sig, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGUSR2)
+	signal.Notify(sig, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGUSR1, unix.SIGUSR2,
+		unix.SIGHUP)
 	button := make(chan struct{}, 1)
 	go func() {
 		survive(log, func() {
@@ -135,6 +141,10 @@ func watchKeys(ends chan<- ending, log *slog.Logger) {
 			switch s {
 			case unix.SIGINT:
 				ends <- ending{"Ctrl-Alt-Del", "restart", unix.LINUX_REBOOT_CMD_RESTART}
+			case unix.SIGUSR1:
+				ends <- ending{"the agent", "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}
+			case unix.SIGHUP:
+				ends <- ending{"the agent", "restart", unix.LINUX_REBOOT_CMD_RESTART}
 			case unix.SIGUSR2:
 				ends <- ending{"the agent", "jump into the loaded kernel", unix.LINUX_REBOOT_CMD_KEXEC}
 			default:

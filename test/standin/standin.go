@@ -15,10 +15,15 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/initramfs/pid1"
 )
+
+// consoleLevel is syslog(2)'s SYSLOG_ACTION_CONSOLE_LEVEL, which takes the level as the length of the buffer: 1 leaves
+// only the kernel's last words.
+const consoleLevel = 8
 
 // Main is all of such a program's main: it calls work in the worker, and never returns there, because the machine is
 // the test's to end.
@@ -38,6 +43,10 @@ func Main(work func(ctx context.Context, m linux.Machine) error) {
 		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` +
 			strings.Repeat("5", 64) + `"}`)
 	case "worker":
+		// A message of the kernel in the middle of a long line would cut it in two.
+		if _, err := unix.Klogctl(consoleLevel, make([]byte, 1)); err != nil {
+			Say("FAILED", err.Error())
+		}
 		if err := work(context.Background(),
 			linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}); err != nil {
 			Say("FAILED", err.Error())

@@ -92,8 +92,14 @@ func (Machine) KernelLog() ([]byte, error) {
 // LoadKernel, and if that is impossible a reboot. It returns only if that failed, or after the first process has taken
 // over. A disk that does not flush until ctx ends is left as it is, instead of waiting forever.
 func (m Machine) End(ctx context.Context, how string) error {
-	command, ok := map[string]int{"reboot": unix.LINUX_REBOOT_CMD_RESTART, "off": unix.LINUX_REBOOT_CMD_POWER_OFF,
-		"kexec": unix.LINUX_REBOOT_CMD_KEXEC}[how]
+	way, ok := map[string]struct {
+		command int
+		ask     unix.Signal // to the first process
+	}{
+		"reboot": {unix.LINUX_REBOOT_CMD_RESTART, unix.SIGHUP},
+		"off":    {unix.LINUX_REBOOT_CMD_POWER_OFF, unix.SIGUSR1},
+		"kexec":  {unix.LINUX_REBOOT_CMD_KEXEC, unix.SIGUSR2},
+	}[how]
 	if !ok {
 		return fmt.Errorf("end this boot: no such way: %q", how)
 	}
@@ -108,10 +114,10 @@ func (m Machine) End(ctx context.Context, how string) error {
 	case <-done:
 	case <-ctx.Done():
 	}
-	if how == "kexec" && m.Devices != "" && firstProcessJumps(ctx) {
+	if m.Devices != "" && firstProcessEnds(ctx, way.ask) {
 		return nil
 	}
-	err := unix.Reboot(command)
+	err := unix.Reboot(way.command)
 	if err != nil && how == "kexec" {
 		err = errors.Join(err, unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART))
 	}
@@ -121,13 +127,13 @@ func (m Machine) End(ctx context.Context, how string) error {
 	return nil
 }
 
-// firstProcessJumps asks the ramdisk's first process for the jump, which it makes after everything else has ended; true
-// once it has begun to end this one.
-func firstProcessJumps(ctx context.Context) bool {
+// firstProcessEnds asks the ramdisk's first process to end this boot, which it does after everything else has ended and
+// the consoles have shown the last lines; true once it has begun to end this process.
+func firstProcessEnds(ctx context.Context, ask unix.Signal) bool {
 	stopped := make(chan os.Signal, 1)
 	signal.Notify(stopped, unix.SIGTERM)
 	defer signal.Stop(stopped)
-	if err := unix.Kill(1, unix.SIGUSR2); err != nil {
+	if err := unix.Kill(1, ask); err != nil {
 		return false
 	}
 	select {
