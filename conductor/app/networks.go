@@ -51,6 +51,28 @@ func (t networks) Attach(ctx context.Context, n *node.Node, to engine.NetworkNam
 	return p.Attach(ctx, n, to)
 }
 
+// Validate reports what a node lacks for its network interface; a plug without requirements has no such method.
+func (t networks) Validate(ctx context.Context, n *node.Node) error {
+	p, err := t.of(n)
+	if v, ok := p.(interface {
+		Validate(context.Context, *node.Node) error
+	}); ok && err == nil {
+		return v.Validate(ctx, n)
+	}
+	return err
+}
+
+// Switches reports whether Attach moves the node's ports from another network; a plug without this method moves none.
+func (t networks) Switches(ctx context.Context, n *node.Node, to engine.NetworkName) (bool, error) {
+	p, err := t.of(n)
+	if s, ok := p.(interface {
+		Switches(context.Context, *node.Node, engine.NetworkName) (bool, error)
+	}); ok && err == nil {
+		return s.Switches(ctx, n, to)
+	}
+	return false, err
+}
+
 // servesInstance reports whether the node's instance gets an address on the provisioning network; with an unknown plug
 // it does not.
 func (t networks) servesInstance(n *node.Node) bool {

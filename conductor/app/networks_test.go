@@ -40,6 +40,10 @@ func TestNetworkPlugs(t *testing.T) {
 			if err := table.Attach(ctx, n, engine.TenantNetwork); !errors.Is(err, context.Canceled) {
 				t.Errorf("Attach after the end = %v", err)
 			}
+			moves, err := table.Switches(t.Context(), n, engine.TenantNetwork)
+			if err := errors.Join(err, table.Validate(t.Context(), n)); err != nil || moves {
+				t.Errorf("Switches = %v, with Validate: %v", moves, err)
+			}
 			if got := table.servesInstance(n); got != serves {
 				t.Errorf("servesInstance = %v, want %v", got, serves)
 			}
@@ -54,6 +58,9 @@ func TestUnknownNetworkPlug(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `no network interface "neutron"`) ||
 		!strings.Contains(err.Error(), "one of flat, noop") {
 		t.Errorf("Attach = %v", err)
+	}
+	if err := table.Validate(t.Context(), n); err == nil || !strings.Contains(err.Error(), "no network interface") {
+		t.Errorf("Validate = %v", err)
 	}
 	if table.servesInstance(n) {
 		t.Error("an instance of an unknown network gets an address")

@@ -107,6 +107,24 @@ type Network interface {
 	Attach(ctx context.Context, n *node.Node, to NetworkName) error
 }
 
+// networkValidator is a network that knows without touching a switch whether a node has what a deployment to the
+// tenant's network needs. Its errors are for people: a request is refused with them.
+type networkValidator interface {
+	Validate(ctx context.Context, n *node.Node) error
+}
+
+// networkFault returns why a node can't be brought to its tenant's network, as an *InvalidError.
+func (e *Engine) networkFault(ctx context.Context, n *node.Node) error {
+	v, ok := e.network.(networkValidator)
+	if !ok {
+		return nil
+	}
+	if err := v.Validate(ctx, n); err != nil {
+		return cmp.Or(ctx.Err(), node.Invalidf("network interface %s: %v", e.drivers.Interface(n, "network"), err))
+	}
+	return nil
+}
+
 // NetworkName says which network a machine is to be on.
 type NetworkName string
 

@@ -72,7 +72,9 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 	if r.Verb == node.Deploy || r.Verb == node.Rebuild {
 		n, err := e.db.Node(ctx, ident)
 		if err == nil && Allowed(n, r.Verb) == nil { // else there is nothing to look up for
-			image, err = e.describe(ctx, n)
+			if err = e.networkFault(ctx, n); err == nil {
+				image, err = e.describe(ctx, n)
+			}
 		}
 		if err != nil {
 			return err

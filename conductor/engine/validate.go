@@ -37,8 +37,8 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	if err == nil {
 		err = d.Close()
 	}
-	out := map[string]Validation{"power": verdict(err), "management": verdict(err), "network": verdict(nil),
-		"storage": verdict(nil)}
+	out := map[string]Validation{"power": verdict(err), "management": verdict(err),
+		"network": verdict(e.networkFault(ctx, n)), "storage": verdict(nil)}
 	out["boot"] = verdict(e.bootFault(n))
 	out["inspect"] = verdict(nil)
 	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {

@@ -500,3 +500,41 @@ func (w *world) silent(m *machine) {
 	eng.mu.Unlock()
 	eng.wake(m.id)
 }
+
+// picky is a network that a node may lack something for.
+type picky struct {
+	movable
+	fault error
+}
+
+func (p *picky) Validate(context.Context, *node.Node) error { return p.fault }
+
+// TestNetworkIsCheckedBeforeTheMachineIsTouched: what a network plug finds wrong is said by validate, and refuses the
+// deployment before it begins.
+func TestNetworkIsCheckedBeforeTheMachineIsTouched(t *testing.T) {
+	w := newWorld(t)
+	eng := w.start(nil).eng
+	net := &picky{fault: errors.New("no network is attached")}
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	eng.network = net
+	boots := m.boots()
+	v, err := eng.Validate(t.Context(), m.id)
+	if err != nil || *v["network"].Result || !strings.Contains(v["network"].Reason, "no network is attached") {
+		t.Errorf("validate: %+v, %v", v["network"], err)
+	}
+	var invalid *InvalidError
+	if err := eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy}); !errors.As(err, &invalid) {
+		t.Errorf("deploy = %v, want an InvalidError", err)
+	}
+	n, err := w.store.Node(t.Context(), m.id)
+	if err != nil || n.Provision != node.Available || m.boots() != boots || len(net.went) > 0 {
+		t.Errorf("after the refusal: %v, %d boots, networks %v, %v", n.Provision, m.boots()-boots, net.went, err)
+	}
+	net.fault = nil
+	if v, err := eng.Validate(t.Context(), m.id); err != nil || !*v["network"].Result {
+		t.Errorf("validate, all there: %+v, %v", v["network"], err)
+	}
+	w.must(m, node.Deploy)
+	w.untilState(m, node.Active)
+}
