@@ -155,7 +155,7 @@ conformance: ## Generated requests to a real Ironic and to ingotd, and their ans
 pictures: build ## Take the dashboard's pictures in docs/pictures anew, with Chromium (a minute)
 	@sh tools/deps.sh build test
 	mkdir -p docs/pictures
-	INGOT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run 'Look.*Right|FollowedLive' ./test/ui
+	INGOT_PICTURES=$(CURDIR)/docs/pictures $(GO) test -count=1 -run 'Look.*Right|FollowedLive|AgentFound|ControllerReports' ./test/ui
 
 packages: ## Build packages (deb, rpm), container image and Helm chart into build/packages/, with checksums and lists of what is in them; that of the ramdisk after make ramdisk
 	$(QUICK) $(GO) -C tools/package run . -source $(CURDIR) -out $(CURDIR)/build/packages -ramdisk $(CURDIR)/build/ramdisk/server

@@ -46,6 +46,7 @@ var readers = []reader{
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},
 	{"images/publish/testdata/*", []string{"tools/cli"}},
 	{"conductor/web/ui/src/*", []string{"conductor/web", "test/ui"}},
+	{"agent/inventory/testdata/rack-server.json", []string{"test/ui"}},
 	{"tools/bundle/...", []string{"test/ui"}},
 }
 

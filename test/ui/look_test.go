@@ -172,6 +172,15 @@ func (p *page) picture(name string) bool {
 	return true
 }
 
+// pictured takes those for the documentation in both themes.
+func (p *page) pictured(name string) {
+	p.Helper()
+	for _, theme := range []string{"light", "dark"} {
+		p.theme(theme)
+		p.picture(name + "-" + theme)
+	}
+}
+
 // pictures asks for pictures at all widths, too.
 var pictures = os.Getenv("INGOT_FULL") != ""
 

@@ -66,10 +66,7 @@ func TestADeploymentIsFollowedLive(t *testing.T) {
 	p.shows("firmware")
 	p.shows("The median of 2 machines is")
 	p.until("document.querySelector('.waterfall button')")
-	for _, theme := range []string{"light", "dark"} {
-		p.theme(theme)
-		p.picture("node-timeline-" + theme) // in place of one of a fake machine
-	}
+	p.pictured("node-timeline") // in place of one of a fake machine
 	p.does("document.querySelector('.waterfall button').click()")
 	p.until("!document.querySelector('.waterfall').innerText.includes('write_image')") // a part of the time is shown alone
 	p.click("Show all of it")

@@ -27,6 +27,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
@@ -62,7 +63,8 @@ type Options struct {
 	Log     *slog.Logger  // nil is silent
 	// Image, if set, is called by write_image with the step's arguments, and what it returns is the step's error: who
 	// wants to know whether the image can be had fetches it there.
-	Image func(ctx context.Context, args json.RawMessage) error
+	Image     func(ctx context.Context, args json.RawMessage) error
+	Inventory func(*inventory.Report) // changes what an inspection finds; may be nil
 	// Seen, if set, is called when an agent begins a step and when it ends one, from many goroutines.
 	Seen func(Event)
 }

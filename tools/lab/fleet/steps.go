@@ -119,5 +119,8 @@ func (b *boot) inventory() *inventory.Report {
 		Boot:         inventory.Boot{CurrentBootMode: "bios", PXEInterface: &mac},
 		Hostname:     b.m.Name,
 	}
+	if change := b.m.f.o.Inventory; change != nil {
+		change(r)
+	}
 	return r
 }

@@ -63,7 +63,7 @@ function Found({ v, ports, root }: { n: Machine; v: Inventory; ports: any[]; roo
   const i = v.inventory;
   const data = v.plugin_data ?? {};
   const lldp = data.parsed_lldp ?? {};
-  const slots: any[] = data.dmi?.memory?.devices ?? [];
+  const slots: Record<string, string>[] = data.dmi?.memory?.devices ?? []; // in the words of dmidecode
   const cards: any[] = data.accelerators ?? [];
   const pci: any[] = data.pci_devices ?? [];
   return (
@@ -143,10 +143,16 @@ function Found({ v, ports, root }: { n: Machine; v: Inventory; ports: any[]; roo
         />
       </Card>
       {slots.length > 0 && (
-        <Card title="Memory">
+        <Card title="Memory" wide>
           <Rows
-            head={['Slot', 'Size', 'Kind', 'Part']}
-            rows={slots.map((s) => [s.locator ?? s.device_locator ?? s.bank, s.size, [s.type, s.speed].filter(Boolean).join(' '), s.part_number])}
+            head={['Slot', 'Size', 'Kind', 'Maker and part', 'Serial']}
+            rows={slots.map((s) => [
+              [s.Locator, s['Bank Locator']].filter(Boolean).join(', '),
+              s.Size,
+              [s.Type, s['Configured Memory Speed'] ?? s.Speed].filter(Boolean).join(', '),
+              [s.Manufacturer, s['Part Number']].filter(Boolean).join(' '),
+              s['Serial Number'],
+            ])}
           />
         </Card>
       )}

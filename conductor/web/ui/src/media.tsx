@@ -8,17 +8,15 @@ import { Card, Command, Fault, Field } from './parts';
 import { quote } from './format';
 
 interface Media {
-  device_type: string;
+  media_types: string[]; // as Redfish names them: CD, DVD, USBStick
   inserted: boolean;
   image: string | null;
-  image_name: string | null;
-  connected_via: string | null;
 }
 
 const devices = ['cdrom', 'floppy', 'disk'];
 
 export function MediaTab({ n }: { n: Machine }) {
-  const read = useRead<{ vmedia?: Media[] } | Media[]>(`/v1/nodes/${n.uuid}/vmedia`);
+  const read = useRead<Media[]>(`/v1/nodes/${n.uuid}/vmedia`, n.updated_at);
   const [device, setDevice] = useState('cdrom');
   const [url, setURL] = useState('');
   const [fault, setFault] = useState('');
@@ -39,25 +37,27 @@ export function MediaTab({ n }: { n: Machine }) {
     <div class="columns">
       <Card title="In the drives">
         <Loaded of={read}>
-          {(v) => {
-            const list = Array.isArray(v) ? v : (v.vmedia ?? []);
-            return list.length === 0 ? (
+          {(list) =>
+            list.length === 0 ? (
               <p class="hint">The controller reports no drives. Some have them only with a licence, or after virtual media were switched on in its settings.</p>
             ) : (
               <ul class="plain-list">
                 {list.map((m, i) => (
                   <li key={i} class="words">
-                    {m.device_type}: {m.inserted ? (m.image_name ?? m.image ?? 'something') : 'empty'}
+                    {m.media_types.join(', ')}: {m.inserted ? <code>{m.image ?? 'an image'}</code> : 'empty'}
                   </li>
                 ))}
               </ul>
-            );
-          }}
+            )
+          }
         </Loaded>
         {may('node:vmedia:detach', n) && (
-          <button type="button" onClick={() => act('DELETE', '', undefined, 'All media were taken out.')}>
-            Take all out
-          </button>
+          <>
+            <Command text={`openstack baremetal node vmedia detach ${name}`} />
+            <button type="button" onClick={() => act('DELETE', '', undefined, 'The controller was asked to take all media out.')}>
+              Take all out
+            </button>
+          </>
         )}
       </Card>
       {may('node:vmedia:attach', n) && (
@@ -65,7 +65,7 @@ export function MediaTab({ n }: { n: Machine }) {
           <form
             onSubmit={(e) => {
               e.preventDefault();
-              void act('POST', '', { device_type: device, image_url: url }, 'The image is in the drive.');
+              void act('POST', '', { device_type: device, image_url: url }, 'The controller was asked to fetch the image.');
             }}
           >
             <Field label="Drive">

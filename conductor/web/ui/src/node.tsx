@@ -182,7 +182,7 @@ function Head({ n }: { n: Machine }) {
           </span>
         </div>
       )}
-      <Fault text={kind === 'failed' || kind === 'attention' ? sentence(n) : ''} />
+      <Fault text={sentence(n)} />
     </header>
   );
 }

@@ -1,4 +1,5 @@
 // Who did what with a machine, and what its hardware says of itself.
+import { useEffect, useState } from 'preact/hooks';
 import type { Machine } from './node';
 import { Loaded, useRead } from './read';
 import { Card, Empty, Facts, Fault, Sign, Table, Time } from './parts';
@@ -66,7 +67,12 @@ interface Health {
 const unitText: Record<string, string> = { Cel: '°C', RPM: 'rpm', '%': '%', V: 'V', W: 'W', A: 'A' };
 
 export function HealthTab({ n }: { n: Machine }) {
-  const read = useRead<Health>(`/ingot/v1/nodes/${n.uuid}/health`, n.health);
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const t = setInterval(() => setTurn((x) => x + 1), 10000); // a reading is no change of the node, and so no event
+    return () => clearInterval(t);
+  }, []);
+  const read = useRead<Health>(`/ingot/v1/nodes/${n.uuid}/health`, `${n.health} ${turn}`);
   return (
     <Loaded of={read} missing={<Empty title="The controller was not asked about its machine yet."><p>It is asked once the machine is managed, over Redfish.</p></Empty>}>
       {(h) =>
@@ -107,6 +113,7 @@ export function HealthTab({ n }: { n: Machine }) {
                       <td class="num">
                         {s.value === null ? '–' : `${s.value} ${unitText[s.unit] ?? s.unit}`}
                       </td>
+                      <td class="hint num">{s.upper_critical !== null && `critical from ${s.upper_critical}`}</td>
                       <td>{s.health && s.health !== 'OK' ? <Sign kind={s.health === 'Critical' ? 'failed' : 'attention'} /> : ''}</td>
                     </tr>
                   ))}
