@@ -28,6 +28,7 @@ require (
 	github.com/prometheus/client_golang v1.24.0 // metrics
 	github.com/prometheus/common v0.70.0 // their text format
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // tests: holds answers of the API against their schemas
+	github.com/scrapli/scrapligo v1.4.3 // terminals of switches
 	github.com/spf13/cobra v1.10.2 // command line
 	github.com/stmcginnis/gofish v0.24.0 // Redfish: types and requests of the standard
 	github.com/u-root/u-root v0.16.0 // cpio archives, kernel modules, mounts, kexec, firmware variables
@@ -64,6 +65,7 @@ require (
 	github.com/buger/jsonparser v1.1.1 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/creack/pty v1.1.24 // indirect
 	github.com/djherbis/times v1.6.0 // indirect
 	github.com/elliotwutingfeng/asciiset v0.0.0-20260129054604-cfde2086bc57 // indirect
 	github.com/fatih/color v1.15.0 // indirect
@@ -102,6 +104,7 @@ require (
 	github.com/rivo/uniseg v0.4.4 // indirect
 	github.com/rogpeppe/go-internal v1.14.1 // indirect
 	github.com/sethvargo/go-retry v0.4.0 // indirect
+	github.com/sirikothe/gotextfsm v1.0.1-0.20200816110946-6aa2cfd355e4 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/u-root/uio v0.0.0-20240224005618-d2acac8f3701 // indirect
 	github.com/vishvananda/netns v0.0.4 // indirect

@@ -182,7 +182,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		return err
 	}
 
-	types, err := hardwareTypes(cfg.Hardware)
+	types, err := hardwareTypes(cfg)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,13 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		return err
 	}
 	defer func() { bmcs.close(context.WithoutCancel(ctx)) }()
-	nets, behind := networkPlugs(types), plugs(types, machines, bmcs)
+	configured := map[string]networkPlug{}
+	if cfg.Switches.File != "" {
+		if configured["switch"], err = switchPlug(cfg, st, lines.Part("switches")); err != nil {
+			return err
+		}
+	}
+	nets, behind := networkPlugs(types, configured), plugs(types, machines, bmcs)
 	toAgents := new(agentLink)
 	ec := engineConfig(cfg, addr, ramdisk)
 	if ec.PhoneHomeKey, err = ca.PhoneHomeKey(); err != nil {

@@ -115,8 +115,13 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 func (d drivers) Interface(n *node.Node, kind string) string { return d.types.Interface(n, kind) }
 
 // hardwareTypes makes the table of the enabled hardware types.
-func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
-	t, err := driver.New(driver.Config{Types: cfg.EnabledTypes, Enabled: cfg.Enabled(), Default: cfg.Default()})
+func hardwareTypes(c config.Config) (*driver.Table, error) {
+	cfg, missing := c.Hardware, map[string]string{} // network interfaces, by name
+	if c.Switches.File == "" {
+		missing["switch"] = "switches.file"
+	}
+	t, err := driver.New(driver.Config{Types: cfg.EnabledTypes, Enabled: cfg.Enabled(), Default: cfg.Default(),
+		Missing: map[string]map[string]string{"network": missing}})
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is not valid, section hardware:\n%w", err)
 	}

@@ -19,12 +19,30 @@ import (
 
 func TestHardwareOfTheConfiguration(t *testing.T) {
 	cfg := config.Default()
-	if _, err := hardwareTypes(cfg.Hardware); err != nil {
+	if _, err := hardwareTypes(cfg); err != nil {
 		t.Errorf("the default: %v", err)
+	}
+	// A network that needs settings is there only with them.
+	for file, want := range map[string]bool{"": false, "/etc/ingot/switches.yaml": true} {
+		cfg := cfg
+		cfg.Switches.File = file
+		types, err := hardwareTypes(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		typ, _ := types.ByName("ipmi")
+		if got := slices.Contains(typ.Enabled("network"), "switch"); got != want {
+			t.Errorf("with switches.file %q: network interface switch is enabled %v", file, got)
+		}
+		cfg.Hardware.EnabledNetworkInterfaces = []string{"switch", "flat"}
+		if _, err := hardwareTypes(cfg); (err == nil) != want ||
+			err != nil && !strings.Contains(err.Error(), "switch needs the setting switches.file") {
+			t.Errorf("with switches.file %q, enabled by name: %v", file, err)
+		}
 	}
 	cfg.Hardware.EnabledTypes, cfg.Hardware.EnabledBootInterfaces, cfg.Hardware.DefaultBIOSInterface = []string{"ilo"},
 		[]string{"pixie"}, "no-boss"
-	_, err := hardwareTypes(cfg.Hardware)
+	_, err := hardwareTypes(cfg)
 	for _, want := range []string{"enabled_hardware_types", "enabled_boot_interfaces", "default_bios_interface"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a wrong configuration: %v, want %s named", err, want)

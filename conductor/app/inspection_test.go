@@ -39,7 +39,7 @@ func TestInspectionSettings(t *testing.T) {
 			t.Errorf("inspection = %v, want %s", err, want)
 		}
 	}
-	types, err := hardwareTypes(config.Default().Hardware)
+	types, err := hardwareTypes(config.Default())
 	if err != nil {
 		t.Fatal(err)
 	}

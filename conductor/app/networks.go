@@ -19,12 +19,15 @@ type networkPlug interface {
 	ServesInstance() bool
 }
 
-// networkPlugs is the table of network plugs, by the name of the node's network interface.
-func networkPlugs(types *driver.Table) networks {
-	return networks{types: types, plugs: map[string]networkPlug{
+// networkPlugs is the table of network plugs, by the name of the node's network interface: those that are always there,
+// and those that the configuration sets up.
+func networkPlugs(types *driver.Table, configured map[string]networkPlug) networks {
+	plugs := map[string]networkPlug{
 		"noop": sharedNetwork{},
 		"flat": sharedNetwork{serves: true},
-	}}
+	}
+	maps.Copy(plugs, configured)
+	return networks{types: types, plugs: plugs}
 }
 
 // networks picks each node's plug; to the engine it is the one network.

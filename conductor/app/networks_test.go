@@ -18,7 +18,7 @@ import (
 func TestNetworkPlugs(t *testing.T) {
 	for name, serves := range map[string]bool{"noop": false, "flat": true} {
 		t.Run(name, func(t *testing.T) {
-			table := networkPlugs(driver.All())
+			table := networkPlugs(driver.All(), nil)
 			n := &node.Node{UUID: "n", Driver: "ipmi", Interfaces: map[string]string{"network": name}}
 			before := &node.Node{UUID: "n", Driver: "ipmi", Interfaces: map[string]string{"network": name}}
 			// From each network to each, and once more, as after a conductor's death.
@@ -52,7 +52,7 @@ func TestNetworkPlugs(t *testing.T) {
 }
 
 func TestUnknownNetworkPlug(t *testing.T) {
-	table := networkPlugs(driver.All())
+	table := networkPlugs(driver.All(), nil)
 	n := &node.Node{Driver: "ipmi", Interfaces: map[string]string{"network": "neutron"}}
 	err := table.Attach(t.Context(), n, engine.TenantNetwork)
 	if err == nil || !strings.Contains(err.Error(), `no network interface "neutron"`) ||
@@ -73,7 +73,8 @@ func TestUnknownNetworkPlug(t *testing.T) {
 
 // Whatever a hardware type offers there is a plug for, and no plug is left over.
 func TestEveryNetworkHasItsPlug(t *testing.T) {
-	table, offered := networkPlugs(driver.All()), map[string]bool{}
+	configured := map[string]networkPlug{"switch": switchNetwork{}}
+	table, offered := networkPlugs(driver.All(), configured), map[string]bool{}
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)
 		for _, network := range typ.Enabled("network") {

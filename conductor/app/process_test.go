@@ -6,6 +6,7 @@ package app_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -288,6 +289,7 @@ type machine struct {
 	site *site
 	uuid uuid.UUID
 	mac  string
+	lldp string // that its agent hears at an inspection, as JSON; "": nothing
 	wg   sync.WaitGroup
 
 	switchedOn func() // called at each start; may be nil
@@ -498,7 +500,7 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 	addr, _, _ := strings.Cut(args["conductor"], ",") // the one that answered comes first
 	a := &agentstest.Agent{Addr: addr, Fingerprint: args["ca"], Token: args["token"], Digest: "simulated",
 		MACs: []string{m.mac}, UUID: m.uuid.String(), Steps: map[string]agentstest.StepFunc{
-			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + m.mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
+			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + m.mac + `","has_carrier":true,"lldp":` + cmp.Or(m.lldp, "null") + `}],"cpu":{"count":2,"architecture":"x86_64"},
 				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + m.mac + `"},"disks":[],"bmc_address":"192.0.2.7"},"boot_interface":"` + m.mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),
 			"erase_devices_metadata": step(`{"devices":[]}`),
 			"write_image": step(`{"bytes_written":10485760,"digest":"sha256:` + strings.Repeat("ab", 32) +

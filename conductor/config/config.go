@@ -67,6 +67,12 @@ type Config struct {
 	Fetch      Fetch      `yaml:"fetch"`
 	Glance     Glance     `yaml:"glance"`
 	SignOfLife SignOfLife `yaml:"sign_of_life"`
+	Switches   Switches   `yaml:"switches"`
+}
+
+// Switches are those that Ingot configures.
+type Switches struct {
+	File string `yaml:"file"`
 }
 
 // Redfish is about controllers with a Redfish service.

@@ -16,6 +16,7 @@ import (
 type PortQuery struct {
 	NodeUUID, Address, PortgroupUUID, Name *string
 	PXEEnabled                             *bool
+	SwitchID                               *string  // in local_link_connection, in the form in which it is stored
 	Project                                *string  // that owns or leases the port's node
 	DescriptionContains                    *string  // without regard to case (ASCII)
 	Shards                                 []string // of their nodes; nil: all
@@ -191,6 +192,9 @@ func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 	}
 	if q.DescriptionContains != nil {
 		w.add(s.d.find+"(LOWER("+s.d.member("Description")+"), ?) > 0", lowerASCII(*q.DescriptionContains))
+	}
+	if q.SwitchID != nil { // as it is in the document, so that both databases search the same way
+		w.add(s.d.find+"(p.doc, ?) > 0", `"switch_id":"`+*q.SwitchID+`"`)
 	}
 	var owners where
 	in(&owners, "shard", q.Shards)

@@ -62,8 +62,22 @@ func TestShellBlocks(t *testing.T) {
 // share a database of PostgreSQL.
 func settings(t *testing.T, page string) []string {
 	t.Helper()
-	if filepath.Base(page) != "upgrade.md" {
+	switch filepath.Base(page) {
+	default:
 		return nil
+	case "switches.md": // the table that it shows
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(string(text), "```yaml\n")
+		table, _, _ = strings.Cut(table, "```")
+		file := filepath.Join(t.TempDir(), "switches.yaml")
+		if err := os.WriteFile(file, []byte(table), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"switches.file=" + file}
+	case "upgrade.md":
 	}
 	_, url := pgserver.New(t).Database(t)
 	password := filepath.Join(t.TempDir(), "password")

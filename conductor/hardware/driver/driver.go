@@ -51,8 +51,8 @@ func (t *Type) Default(kind string) string {
 func (t *Type) Enabled(kind string) []string { return slices.Clone(t.Interfaces[kind]) }
 
 // network plugs are the same for all types: noop does not touch switches and gives the instance no address, flat keeps
-// serving the instance on the provisioning network.
-var networks = []string{"noop", "flat"}
+// serving the instance on the provisioning network, switch moves the machine's switch ports from VLAN to VLAN.
+var networks = []string{"noop", "flat", "switch"}
 
 // fakeProperties are those of the fakes.
 var fakeProperties = []power.Property{
@@ -181,6 +181,8 @@ type Config struct {
 	Types []string
 	// Enabled has for each kind the enabled interfaces; a kind that is missing or empty has all.
 	Enabled map[string][]string
+	// Missing has for each kind the interfaces whose setting is missing, by name: they are not enabled.
+	Missing map[string]map[string]string
 	// Default has for each kind the default of all types; a kind that is missing has the first that a type supports.
 	Default map[string]string
 }
@@ -230,6 +232,12 @@ func New(c Config) (*Table, error) {
 		t.enabled[kind] = known[kind]
 		if len(c.Enabled[kind]) > 0 {
 			t.enabled[kind] = slices.Sorted(slices.Values(c.Enabled[kind]))
+		}
+		for _, name := range slices.Sorted(maps.Keys(c.Missing[kind])) {
+			if slices.Contains(c.Enabled[kind], name) {
+				bad("enabled_%s_interfaces: %s needs the setting %s", kind, name, c.Missing[kind][name])
+			}
+			t.enabled[kind] = slices.DeleteFunc(slices.Clone(t.enabled[kind]), func(e string) bool { return e == name })
 		}
 		for _, name := range t.enabled[kind] {
 			if !slices.Contains(known[kind], name) {

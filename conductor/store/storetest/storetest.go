@@ -458,6 +458,13 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 		len(mine) != 1 {
 		t.Errorf("ports of n: %v, %v", mine, err)
 	}
+	must(t, s.CreatePort(ctx, &node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:04",
+		LocalLinkConnection: map[string]any{"switch_id": "00:1c:73:00:00:01", "port_id": "Ethernet1"}}))
+	for id, want := range map[string]int{"00:1c:73:00:00:01": 1, "00:1c:73:00:00:02": 0} {
+		if at, err := s.Ports(ctx, store.PortQuery{SwitchID: &id}); err != nil || len(at) != want {
+			t.Errorf("ports at switch %s: %v, %v; want %d", id, at, err, want)
+		}
+	}
 	up, err := s.UpdatePort(ctx, p.UUID, func(p *node.Port) error {
 		p.PXEEnabled = false
 		p.Address = "52:54:00:00:00:09"
