@@ -175,7 +175,7 @@ func (l *Lab) network() error {
 		line("addr add %s/32 dev %s", l.controller(i), bridge)
 		for j, nic := range n.NICs {
 			line("tuntap add %s mode tap", tap(i, j))
-			if nic.Elsewhere {
+			if nic.Elsewhere || nic.Socket != "" {
 				line("link set %s up", tap(i, j))
 			} else {
 				line("link set %s master %s%s up", tap(i, j), l.machinesBridge(), mtu)

@@ -89,8 +89,11 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		if !net || nic.ROM == ROMNone || nic.Elsewhere {
 			dev += ",romfile="
 		}
-		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i]),
-			"-device", dev)
+		netdev := fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i])
+		if nic.Socket != "" {
+			netdev = fmt.Sprintf("stream,id=net%d,server=off,addr.type=unix,addr.path=%s", i, comma(nic.Socket))
+		}
+		args = append(args, "-netdev", netdev, "-device", dev)
 	}
 	for i, d := range n.Disks {
 		id, serial, bootindex := fmt.Sprintf("disk%d", i), ",serial="+comma(d.Serial),

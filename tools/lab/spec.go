@@ -114,6 +114,9 @@ type NICSpec struct {
 	ROM   string // ROMiPXE or ROMNone; "" is ROMiPXE
 	// Elsewhere plugs the card into another, empty network, and firmware does not boot from it.
 	Elsewhere bool
+	// Socket is that of a switch's port (vswitch.ServeSocket) into which the card is plugged, in place of the
+	// provisioning network.
+	Socket string
 }
 
 var (

@@ -64,6 +64,20 @@ func openTap(ns *netns, name string) (f *os.File, err error) {
 	return f, nil
 }
 
+// OpenCard makes a network card on the provisioning network whose frames the caller carries. It goes with the file,
+// which is to be closed before the lab goes down.
+func (l *Lab) OpenCard(name string) (*os.File, error) {
+	f, err := openTap(l.ns, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := ipBatch(fmt.Sprintf("link set %s master %s up\n", name, bridge), "-n", l.Namespace, "-batch",
+		"-"); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // silence loses what comes from the far end for a while from now.
 func (w *wire) silence(d time.Duration) { w.silent.Store(int64(time.Since(w.start) + d)) }
 

@@ -61,6 +61,10 @@ type Switch struct {
 	password string
 	// Enable is the password of the command enable; "" for none, and for NX-OS none is needed.
 	Enable string
+	// Chassis is the switch's address in LLDP.
+	Chassis [6]byte
+	// Seen is called for each frame that leaves a port; may be nil. The frame is the callee's to read only.
+	Seen func(port string, frame []byte)
 
 	mu       sync.Mutex
 	vlans    map[int]string // name, by number
@@ -156,7 +160,7 @@ func (s *Switch) Plug(name string, receive func(frame []byte)) {
 
 // Send is a frame that comes in at a port.
 func (s *Switch) Send(name string, frame []byte) {
-	if len(frame) < 14 {
+	if len(frame) < 14 || [5]byte(frame[:5]) == [5]byte{0x01, 0x80, 0xc2, 0, 0} { // LLDP and the like end here
 		return
 	}
 	s.mu.Lock()
@@ -178,6 +182,7 @@ func (s *Switch) Send(name string, frame []byte) {
 	s.macs[from] = here
 	known := s.macs[to]
 	type delivery struct {
+		port    string
 		frame   []byte
 		receive func([]byte)
 	}
@@ -190,12 +195,15 @@ func (s *Switch) Send(name string, frame []byte) {
 		}
 		if p := s.ports[c]; p != nil && !p.Shutdown && !p.Routed {
 			if f := p.dress(vlan, inner); f != nil {
-				out, done[c] = append(out, delivery{f, s.plugs[plugged]}), true
+				out, done[c] = append(out, delivery{plugged, f, s.plugs[plugged]}), true
 			}
 		}
 	}
 	s.mu.Unlock()
 	for _, d := range out {
+		if s.Seen != nil {
+			s.Seen(d.port, d.frame)
+		}
 		d.receive(d.frame)
 	}
 }
