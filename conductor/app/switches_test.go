@@ -36,7 +36,7 @@ const switchPassword = "s3cr3t-of-the-switch"
 var vlans = map[int]string{100: "provisioning", 101: "cleaning", 201: "tenant-a", 202: "tenant-b", 999: "quarantine"}
 
 // newLeaf starts a site whose machine is at a switch.
-func newLeaf(t *testing.T, d vswitch.Dialect) *leaf {
+func newLeaf(t *testing.T, d vswitch.Dialect, set ...string) *leaf {
 	t.Helper()
 	s := newSite(t)
 	name := map[vswitch.Dialect]string{vswitch.NXOS: "Ethernet1/%d", vswitch.EOS: "Ethernet%d"}[d]
@@ -97,6 +97,7 @@ switches:
 `, listener.Addr(), d, public, filepath.Join(s.dir, "switch-password"), l.at+"-2"))
 	s.set = append(s.set, "switches.file="+filepath.Join(s.dir, "switches.yaml"),
 		"hardware.default_network_interface=switch")
+	s.set = append(s.set, set...)
 	s.machine.lldp = fmt.Sprintf(`[[1,"04001c73000001"],[2,"05%s"],[5,"%s"]]`, hex.EncodeToString([]byte(l.at)),
 		hex.EncodeToString([]byte("leaf-1")))
 	s.machine.switchedOn = func() {
@@ -279,6 +280,40 @@ func TestSwitchThatFails(t *testing.T) {
 				t.Error("the switch's password is shown")
 			}
 		})
+	}
+}
+
+// TestKeptAgentIsBroughtToProvisioning: an agent that stays after the cleaning is moved from that network to the one
+// where it is provisioned, and goes on there.
+func TestKeptAgentIsBroughtToProvisioning(t *testing.T) {
+	t.Parallel()
+	l := newLeaf(t, vswitch.EOS, "deploy.fast_track=true")
+	s := l.site
+	l.available()
+	l.attach("tenant-a")
+	if got := l.reaches(); got != "cleaning" {
+		t.Errorf("the agent that stays reaches %q", got)
+	}
+	release := s.machine.hold("write_image")
+	defer release()
+	if err := s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active"}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.machine.held:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("no image is written")
+	}
+	if got := l.reaches(); got != "provisioning" {
+		t.Errorf("the agent that writes the image reaches %q", got)
+	}
+	release()
+	s.wait("n1", "active")
+	if got := l.reaches(); got != "tenant-a" {
+		t.Errorf("the deployed machine reaches %q", got)
+	}
+	if boots, _ := s.machine.seen(); len(boots) != 2 {
+		t.Errorf("the machine was started from %v, want one boot of the agent and one of the system", boots)
 	}
 }
 

@@ -504,13 +504,46 @@ func TestKexecWithoutController(t *testing.T) {
 	}
 }
 
+// failing is a network whose tenant's part can't be reached.
+type failing struct{ movable }
+
+func (f *failing) Attach(ctx context.Context, n *node.Node, to NetworkName) error {
+	if to == TenantNetwork {
+		return errors.New("switch leaf-1 refuses")
+	}
+	return f.movable.Attach(ctx, n, to)
+}
+
+// TestKexecIntoNoNetwork: the system of a machine that jumped, but whose network could not be switched, would run on
+// the provisioning network: the machine is turned off.
+func TestKexecIntoNoNetwork(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig(start.Kexec)
+	eng := w.start(nil).eng
+	m := available(t, w, "n1")
+	eng.network = &failing{}
+	w.must(m, node.Deploy)
+	n := w.untilState(m, node.DeployFailed)
+	if !strings.Contains(n.LastError, "switch leaf-1 refuses") {
+		t.Errorf("last error %q", n.LastError)
+	}
+	if m.isOn() {
+		t.Error("the machine is on")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kexecs == 0 {
+		t.Error("the machine did not jump: the test shows nothing")
+	}
+}
+
 // TestKexecDelay: the agent waits before its jump where there is a network to switch, and only there.
 func TestKexecDelay(t *testing.T) {
 	w := newWorld(t)
 	w.cfg = kexecConfig(start.Kexec)
 	w.cfg.KexecDelay = 7 * time.Second
 	w.start(nil)
-	for network, want := range map[string]time.Duration{"": 0, "noop": 0, "flat": 0, "switches": 7 * time.Second} {
+	for network, want := range map[string]time.Duration{"": 0, "noop": 0, "flat": 0, "switch": 7 * time.Second} {
 		m := available(t, w, "n-"+network)
 		w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"network": network} })
 		deployed(t, w, m)
