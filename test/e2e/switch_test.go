@@ -37,13 +37,24 @@ func (f *fabric) saw(mac, port string) bool {
 // TestTenantsAreApart: two machines at one switch are deployed for two tenants. Where one is cabled is learnt by LLDP
 // at its inspection, for the other an operator says it. The frames of the deployed systems reach their tenant's VLAN,
 // and neither the other tenant's machine nor the provisioning network; and then one is cleaned again, for which it must
-// boot over the network.
+// boot over the network. The switch speaks as Cisco NX-OS; with INGOT_FULL it speaks as Arista EOS in a second run.
 func TestTenantsAreApart(t *testing.T) {
 	t.Parallel()
+	forms := map[vswitch.Dialect]string{vswitch.NXOS: "Ethernet1/%d"}
+	if os.Getenv("INGOT_FULL") != "" {
+		forms[vswitch.EOS] = "Ethernet%d"
+	}
+	for d, form := range forms {
+		t.Run(string(d), func(t *testing.T) { tenantsAreApart(t, d, form) })
+	}
+}
+
+func tenantsAreApart(t *testing.T, d vswitch.Dialect, form string) {
 	kit.NeedRoot(t)
 	const password = "s3cr3t-of-the-switch"
-	ports := []string{"Ethernet1/1", "Ethernet1/2", "Ethernet1/47", "Ethernet1/48", "Ethernet1/46", "Ethernet1/49"}
-	f := &fabric{Switch: vswitch.New("leaf-1", vswitch.NXOS, "ingot", password, ports...), seen: map[string]bool{}}
+	port := func(n int) string { return fmt.Sprintf(form, n) }
+	ports := []string{port(1), port(2), port(46), port(47), port(48), port(49)}
+	f := &fabric{Switch: vswitch.New("leaf-1", d, "ingot", password, ports...), seen: map[string]bool{}}
 	f.Chassis = [6]byte{0x00, 0x1c, 0x73, 0, 0, 1}
 	f.Seen = func(port string, frame []byte) {
 		f.mu.Lock()
@@ -51,11 +62,11 @@ func TestTenantsAreApart(t *testing.T) {
 		f.seen[net.HardwareAddr(frame[6:12]).String()+" at "+port] = true
 	}
 	f.AddVLANs(100, 201, 202, 999)
-	at := map[string]int{"Ethernet1/1": 100, "Ethernet1/2": 100, // a new machine is inspected there
-		"Ethernet1/48": 100, "Ethernet1/46": 201, "Ethernet1/47": 202, "Ethernet1/49": 999}
-	for port, vlan := range at {
-		f.Set(port, vswitch.Port{Mode: "access", Access: vlan, Native: 1})
-		f.Plug(port, func([]byte) {})
+	at := map[int]int{1: 100, 2: 100, // a new machine is inspected there
+		48: 100, 46: 201, 47: 202, 49: 999}
+	for n, vlan := range at {
+		f.Set(port(n), vswitch.Port{Mode: "access", Access: vlan, Native: 1})
+		f.Plug(port(n), func([]byte) {})
 	}
 	key, public, err := vswitch.NewHostKey()
 	if err != nil {
@@ -105,14 +116,14 @@ networks:
 switches:
   leaf-1:
     address: 10.77.0.1:2222
-    dialect: cisco_nxos
+    dialect: %s
     ids: ["00:1c:73:00:00:01"]
     host_key: %s
     username: ingot
     password_file: %s
-    ports: [Ethernet1/1-2]
+    ports: [%s-2]
     save: true
-`, public, write("password", password)))
+`, d, public, write("password", password), port(1)))
 	r := newRig(t, nodes, set("switches.file", table), set("hardware.default_network_interface", "switch"),
 		set("deploy.fast_track", true), set("inspection.lldp_timeout", "20s"))
 	t.Cleanup(end) // before the rack goes down
@@ -121,7 +132,7 @@ switches:
 		t.Fatal(err)
 	}
 	context.AfterFunc(ctx, func() { card.Close() })
-	running.Go(func() { f.ServeCard("Ethernet1/48", card) })
+	running.Go(func() { f.ServeCard(port(48), card) })
 	ssh, err := r.lab.Listen("tcp", r.lab.Host.String()+":2222")
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +146,7 @@ switches:
 			"inspect_interface": "agent", "automated_clean": name == "a"})
 		if name == "b" {
 			r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC,
-				"local_link_connection": object{"switch_id": "00:1c:73:00:00:01", "port_id": "Eth1/2"}})
+				"local_link_connection": object{"switch_id": "00:1c:73:00:00:01", "port_id": port(2)}})
 		}
 		r.provision(name, "manage", nil)
 		r.wait(name, "manageable", stateLimit)
@@ -163,7 +174,7 @@ switches:
 		r.boots(r.lab.Node(name), from[name], "tenant-"+name)
 	}
 	a, b := r.lab.Node("a").MAC, r.lab.Node("b").MAC
-	own := map[string]string{a: "Ethernet1/46", b: "Ethernet1/47"}
+	own := map[string]string{a: port(46), b: port(47)}
 	for mac, port := range own {
 		kit.Eventually(t, osLimit, "frames of "+mac+" reach its tenant's network",
 			func() bool { return f.saw(mac, port) })
@@ -189,7 +200,7 @@ switches:
 	if p := f.Port(ports[1]); p.Access != 202 {
 		t.Errorf("the other tenant's port is %+v", p)
 	}
-	if lines, _, _ := f.Lines(); strings.Contains(strings.Join(lines, "\n"), "interface Ethernet1/4") {
+	if lines, _, _ := f.Lines(); strings.Contains(strings.Join(lines, "\n"), "interface "+port(4)) {
 		t.Errorf("other ports were configured: %q", lines)
 	}
 }
