@@ -76,7 +76,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return s.notForwarded(unasked, c, id)
 	case errors.As(err, &service):
 		s.log.Warn("a service that a request needs can't be asked", "request", id, "err", err)
-		e := rest.Fault(http.StatusServiceUnavailable, "OpenStack's image service can't be asked now; nothing was done. Try again.")
+		e := rest.Fault(http.StatusServiceUnavailable, "A service of OpenStack's that this needs can't be asked now; nothing was done. Try again.")
 		e.RetryAfter = elsewhereAgain
 		return e
 	case errors.As(err, &lapsed):

@@ -46,7 +46,7 @@ func (s *Server) assemble() error {
 func (s *Server) table() []call.Route {
 	st, en, cfg, log := s.store, s.engine, s.cfg, s.log
 	s.find = finder.New(st)
-	s.ports = ports.New(st, s.find, cfg.Drivers, log)
+	s.ports = ports.New(st, s.find, cfg.Drivers, cfg.VIFs, log)
 	s.volumes = volumes.New(st, s.find)
 	s.parts = parts.New(st, en, s.find, cfg.Drivers, cfg.Hardware, cfg.Consoles, cfg.Hostname, log)
 	ns, ts := nodes.New(st, en, s.find, cfg.Drivers, cfg.Hostname, cfg.Several, cfg.MaxVersion), templates.New(st)

@@ -124,6 +124,8 @@ type Config struct {
 	// Authenticate finds the sender of a request. Nil permits everything to all, which is right on a loopback listener
 	// only. An error is an *access.Refusal, or a fault of the server (500).
 	Authenticate func(r *http.Request) (*access.Actor, error)
+	// VIFs is the service whose ports the virtual interfaces of some nodes are; nil: there is none.
+	VIFs ports.VIFs
 	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a
 	// conductor.
 	Allocate func(uuid string)

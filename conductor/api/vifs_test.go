@@ -1,12 +1,16 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -85,6 +89,90 @@ func TestOneVIFOneport(t *testing.T) {
 	if got := f.want(200, "GET", "/v1/nodes/n/vifs", "")["vifs"].([]any); won != 1 || len(got) != 1 {
 		t.Errorf("%d requests won (%v), vifs = %v", won, codes, got)
 	}
+}
+
+// service is a network service, as the API sees it.
+type service struct {
+	physical []string
+	fault    error
+	did      []string
+}
+
+func (s *service) Serves(n *node.Node) bool { return n.Interfaces["network"] == "neutron" }
+
+func (s *service) Physical(context.Context, string) ([]string, error) { return s.physical, s.fault }
+
+func (s *service) do(words ...string) error {
+	if s.fault == nil {
+		s.did = append(s.did, strings.Join(words, " "))
+	}
+	return s.fault
+}
+
+func (s *service) Address(_ context.Context, vif, mac string) error { return s.do("address", vif, mac) }
+
+func (s *service) Plug(_ context.Context, _ *node.Node, vif string) error { return s.do("plug", vif) }
+
+func (s *service) Unplug(_ context.Context, _ *node.Node, vif string) error {
+	return s.do("unplug", vif)
+}
+
+// TestVIFsOfAService: a port of the network service's is attached to a card on its physical network, whose address it
+// gets; with an instance it is bound at once. What the service refuses is not attached.
+func TestVIFsOfAService(t *testing.T) {
+	const id = "1ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
+	s := &service{physical: []string{"physnet2"}}
+	f := newFixture(t, Config{VIFs: s}, node.Node{UUID: id, Name: "n", Provision: node.Available,
+		Interfaces: map[string]string{"network": "neutron"}}, node.Node{Name: "flat",
+		Interfaces: map[string]string{"network": "flat"}})
+	for i, physical := range []string{"physnet1", "", "physnet2"} {
+		p := &node.Port{NodeUUID: id, Address: fmt.Sprintf("52:54:00:00:00:0%d", i+1), PhysicalNetwork: physical}
+		if err := f.st.CreatePort(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	did := func(want ...string) {
+		t.Helper()
+		if !slices.Equal(s.did, want) {
+			t.Errorf("the service did %q, want %q", s.did, want)
+		}
+		s.did = nil
+	}
+	f.want(204, "POST", "/v1/nodes/n/vifs", `{"id":"a"}`)
+	did("address a 52:54:00:00:00:03") // known to be on the network
+	f.want(204, "POST", "/v1/nodes/n/vifs", `{"id":"b"}`)
+	did("address b 52:54:00:00:00:02") // perhaps on it
+	f.text(400, "POST", "/v1/nodes/n/vifs", `{"id":"c"}`, "not enough free physical ports")
+	f.want(204, "DELETE", "/v1/nodes/n/vifs/a", "")
+	did() // nothing is bound before there is an instance
+
+	for status, fault := range map[int]error{400: node.Invalidf("Neutron has no port c"),
+		503: &engine.ServiceError{Err: errors.New("Neutron can't be asked")}} {
+		s.fault = fault
+		f.text(status, "POST", "/v1/nodes/n/vifs", `{"id":"c"}`,
+			map[int]string{400: "no port c", 503: "Try again"}[status])
+		s.fault = nil
+	}
+	s.physical = []string{"physnet9"}
+	f.text(400, "POST", "/v1/nodes/n/vifs", `{"id":"c"}`, "not enough free physical ports")
+
+	s.physical = nil
+	if _, err := f.st.UpdateNode(t.Context(), id, func(n *node.Node) error {
+		n.Provision = node.Active
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	f.want(204, "POST", "/v1/nodes/n/vifs", `{"id":"c"}`)
+	did("address c 52:54:00:00:00:01", "plug c")
+	s.fault = &engine.ServiceError{Err: errors.New("Neutron can't be asked")}
+	f.text(503, "DELETE", "/v1/nodes/n/vifs/c", "", "that this needs") // it would stay bound
+	s.fault = nil
+	if got := f.want(200, "GET", "/v1/nodes/n/vifs", "")["vifs"].([]any); len(got) != 2 {
+		t.Errorf("vifs = %v", got)
+	}
+	f.want(204, "DELETE", "/v1/nodes/n/vifs/c", "")
+	did("unplug c")
 }
 
 func TestAnyFieldSorts(t *testing.T) {

@@ -214,11 +214,20 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		return err
 	}
 	defer func() { bmcs.close(context.WithoutCancel(ctx)) }()
+	var en *engine.Engine
 	configured := map[string]networkPlug{}
 	if cfg.Switches.File != "" {
 		if configured["switch"], err = switchPlug(cfg, st, lines.Part("switches")); err != nil {
 			return err
 		}
+	}
+	inNeutron, err := openNeutron(cfg, who.keystone, book.Key.PEM(), st, types,
+		func(n *node.Node) bool { return en.Mine(n) }, lines.Part("neutron"))
+	if err != nil {
+		return err
+	}
+	if inNeutron.Service != nil {
+		configured["neutron"] = inNeutron
 	}
 	nets, behind := networkPlugs(types, configured), plugs(types, machines, bmcs)
 	toAgents := new(agentLink)
@@ -247,7 +256,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		ec.Conductors = others
 	}
 	open := drivers{powerDrivers(machines, toAgents, bmcs), types, lines.Part("controllers")}
-	en := engine.New(st, open, nil, nets, ec, lines.Part("engine"))
+	en = engine.New(st, open, nil, nets, ec, lines.Part("engine"))
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
@@ -355,6 +364,9 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	if sent != nil {
 		ac.Tracer = sent
 	}
+	if inNeutron.Service != nil {
+		ac.VIFs = inNeutron
+	}
 	if asked != nil {
 		ac.Audit = asked
 	}
@@ -446,6 +458,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		func() { short.Run(gctx, newest) },
 		func() { watchCertificates(gctx, cfg, log, time.Now) },
 		func() { drainer.Run(actCtx) },
+		func() { inNeutron.repair(actCtx, cfg.Neutron.RepairEvery) },
 		func() { allocator.Run(actCtx) },
 		func() { sent.Run(gctx) },
 		func() { reopen(gctx, asked, log) },

@@ -120,6 +120,9 @@ func hardwareTypes(c config.Config) (*driver.Table, error) {
 	if c.Switches.File == "" {
 		missing["switch"] = "switches.file"
 	}
+	if c.Neutron.URL == "" {
+		missing["neutron"] = "neutron.url"
+	}
 	t, err := driver.New(driver.Config{Types: cfg.EnabledTypes, Enabled: cfg.Enabled(), Default: cfg.Default(),
 		Missing: map[string]map[string]string{"network": missing}})
 	if err != nil {

@@ -23,21 +23,28 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 		t.Errorf("the default: %v", err)
 	}
 	// A network that needs settings is there only with them.
-	for file, want := range map[string]bool{"": false, "/etc/ingot/switches.yaml": true} {
-		cfg := cfg
-		cfg.Switches.File = file
-		types, err := hardwareTypes(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		typ, _ := types.ByName("ipmi")
-		if got := slices.Contains(typ.Enabled("network"), "switch"); got != want {
-			t.Errorf("with switches.file %q: network interface switch is enabled %v", file, got)
-		}
-		cfg.Hardware.EnabledNetworkInterfaces = []string{"switch", "flat"}
-		if _, err := hardwareTypes(cfg); (err == nil) != want ||
-			err != nil && !strings.Contains(err.Error(), "switch needs the setting switches.file") {
-			t.Errorf("with switches.file %q, enabled by name: %v", file, err)
+	for name, set := range map[string]func(*config.Config){
+		"switch":  func(c *config.Config) { c.Switches.File = "/etc/ingot/switches.yaml" },
+		"neutron": func(c *config.Config) { c.Neutron.URL = "http://192.0.2.1:9696" },
+	} {
+		for _, want := range []bool{false, true} {
+			cfg := cfg
+			if want {
+				set(&cfg)
+			}
+			types, err := hardwareTypes(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			typ, _ := types.ByName("ipmi")
+			if got := slices.Contains(typ.Enabled("network"), name); got != want {
+				t.Errorf("with the setting %v: network interface %s is enabled %v", want, name, got)
+			}
+			cfg.Hardware.EnabledNetworkInterfaces = []string{name, "flat"}
+			if _, err := hardwareTypes(cfg); (err == nil) != want ||
+				err != nil && !strings.Contains(err.Error(), name+" needs the setting "+name) {
+				t.Errorf("with the setting %v, %s enabled by name: %v", want, name, err)
+			}
 		}
 	}
 	cfg.Hardware.EnabledTypes, cfg.Hardware.EnabledBootInterfaces, cfg.Hardware.DefaultBIOSInterface = []string{"ilo"},

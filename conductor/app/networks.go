@@ -65,6 +65,17 @@ func (t networks) Validate(ctx context.Context, n *node.Node) error {
 	return err
 }
 
+// NetworkData describes the network of a node's instance; nil: its plug does not know.
+func (t networks) NetworkData(ctx context.Context, n *node.Node) (map[string]any, error) {
+	p, err := t.of(n)
+	if d, ok := p.(interface {
+		NetworkData(context.Context, *node.Node) (map[string]any, error)
+	}); ok && err == nil {
+		return d.NetworkData(ctx, n)
+	}
+	return nil, err
+}
+
 // Switches reports whether Attach moves the node's ports from another network; a plug without this method moves none.
 func (t networks) Switches(ctx context.Context, n *node.Node, to engine.NetworkName) (bool, error) {
 	p, err := t.of(n)

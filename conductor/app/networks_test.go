@@ -41,6 +41,9 @@ func TestNetworkPlugs(t *testing.T) {
 				t.Errorf("Attach after the end = %v", err)
 			}
 			moves, err := table.Switches(t.Context(), n, engine.TenantNetwork)
+			if data, err := table.NetworkData(t.Context(), n); data != nil || err != nil {
+				t.Errorf("NetworkData = %v, %v", data, err)
+			}
 			if err := errors.Join(err, table.Validate(t.Context(), n)); err != nil || moves {
 				t.Errorf("Switches = %v, with Validate: %v", moves, err)
 			}
@@ -73,7 +76,7 @@ func TestUnknownNetworkPlug(t *testing.T) {
 
 // Whatever a hardware type offers there is a plug for, and no plug is left over.
 func TestEveryNetworkHasItsPlug(t *testing.T) {
-	configured := map[string]networkPlug{"switch": switchNetwork{}}
+	configured := map[string]networkPlug{"switch": switchNetwork{}, "neutron": neutronNetwork{}}
 	table, offered := networkPlugs(driver.All(), configured), map[string]bool{}
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)

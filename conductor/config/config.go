@@ -66,6 +66,7 @@ type Config struct {
 	Pools      Pools      `yaml:"pools"`
 	Fetch      Fetch      `yaml:"fetch"`
 	Glance     Glance     `yaml:"glance"`
+	Neutron    Neutron    `yaml:"neutron"`
 	SignOfLife SignOfLife `yaml:"sign_of_life"`
 	Switches   Switches   `yaml:"switches"`
 }
@@ -83,12 +84,6 @@ type Redfish struct {
 // Fetch configures requests that the conductor itself makes for users, such as those of inspection rules.
 type Fetch struct {
 	Allow []string `yaml:"allow"`
-}
-
-// Glance is OpenStack's image service.
-type Glance struct {
-	URL    string `yaml:"url"`
-	CAFile string `yaml:"ca_file"`
 }
 
 // SignOfLife says where deployed systems are looked for; deploy.sign_of_life names the signs.
@@ -364,11 +359,11 @@ func (c Config) Validate() error {
 		if s.rule == nil {
 			continue
 		}
-		if fault := s.rule.fault(reflect.ValueOf(s.field).Elem().Interface()); fault != "" {
+		if fault := s.rule.Fault(reflect.ValueOf(s.field).Elem().Interface()); fault != "" {
 			faults = append(faults, fmt.Errorf("%s: %s", s.key, fault))
 		}
 	}
-	checks := slices.Concat(c.checkAPI(), c.checkNetwork(), c.checkRest())
+	checks := slices.Concat(c.checkAPI(), c.checkNetwork(), c.checkOpenStack(), c.checkRest())
 	for _, f := range checks {
 		if f.faulty {
 			faults = append(faults, fmt.Errorf("%s: %s", f.key, f.text))
@@ -415,9 +410,6 @@ func (c Config) checkAPI() []check {
 			"or api.keystone.password_file is needed, one of the two; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)"},
 		{keystone && (k.CacheTime <= 0 || k.CacheTime > time.Minute), "api.keystone.cache_time",
 			fmt.Sprintf("%v is not between 0 and 1m: a revoked token would live that long", k.CacheTime)},
-		{c.Glance.URL != "" && !isAddress(c.Glance.URL), "glance.url",
-			fmt.Sprintf("%q is not an address such as https://glance.example:9292", c.Glance.URL)},
-		{c.Glance.URL != "" && !keystone, "glance.url", "needs api.auth keystone: Glance wants a token of Keystone's"},
 		{c.Glance.URL != "" && c.Netboot.Interface == "" && c.Netboot.Address == "", "glance.url",
 			"needs a provisioning network, on which agents get the images: set netboot.interface or netboot.address"},
 		{proxies != nil, "api.trusted_proxies", fmt.Sprint(proxies)},
@@ -524,16 +516,4 @@ func loopback(host string) bool {
 	}
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.IsLoopback()
-}
-
-func quoted(words []string) []string {
-	var out []string
-	for _, w := range words {
-		if w == "" {
-			out = append(out, "empty")
-			continue
-		}
-		out = append(out, w)
-	}
-	return out
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	stdcmp "cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -76,27 +77,37 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestDocumentation keeps docs/reference/configuration.md and the example beside it true to the list of settings.
+// pages are sections of the settings that have a page of their own, for the sake of its length.
+var pages = map[string]string{"OpenStack": "configuration-openstack.md"}
+
+// TestDocumentation keeps the pages docs/reference/configuration*.md and the example beside them true to the list of
+// settings.
 func TestDocumentation(t *testing.T) {
 	dir := filepath.Join("..", "..", "docs", "reference")
 	hold(t, filepath.Join(dir, "ingotd.example.yaml"), Example())
-	page := filepath.Join(dir, "configuration.md")
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"configuration.md", "configuration-openstack.md"} {
+		page := filepath.Join(dir, name)
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const begin = "<!-- settings: made by go test ./conductor/config -update -->\n"
+		head, _, ok := strings.Cut(string(text), begin)
+		if !ok {
+			t.Fatalf("%s has no place for the settings", page)
+		}
+		hold(t, page, head+begin+settingsTables(name))
 	}
-	const begin = "<!-- settings: made by go test ./conductor/config -update -->\n"
-	head, _, ok := strings.Cut(string(text), begin)
-	if !ok {
-		t.Fatalf("%s has no place for the settings", page)
-	}
-	hold(t, page, head+begin+settingsTables())
 }
 
-func settingsTables() string {
+// settingsTables are those of a page.
+func settingsTables(page string) string {
 	var b strings.Builder
 	c := Default()
 	for _, sec := range c.sections() {
+		if stdcmp.Or(pages[sec.title], "configuration.md") != page {
+			continue
+		}
 		fmt.Fprintf(&b, "\n## %s\n\n", sec.title)
 		if sec.text != "" {
 			b.WriteString(strings.Join(wrapped(sec.text, 120), "\n") + "\n\n")

@@ -1,12 +1,19 @@
 package config
 
 import (
-	"fmt"
-	"net"
-	"net/netip"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/config/rule"
+)
+
+// Rules of package rule, as the list of settings names them.
+type (
+	oneOf    = rule.OneOf
+	positive = rule.Positive
+	hours    = rule.Hours
+	atLeast  = rule.AtLeast
+	hostPort = rule.HostPort
+	ipv4     = rule.IPv4
 )
 
 // setting is one row of the list of settings, from which everything else is made: the defaults, what --set and the
@@ -16,7 +23,7 @@ type setting struct {
 	key   string
 	field any // pointer to the field of the Config
 	value any // default; nil is the zero value
-	rule  rule
+	rule  rule.Rule
 	text  string // for operators: whole sentences
 }
 
@@ -100,7 +107,7 @@ func (c *Config) sections() []section {
 				"The same to syslog: local, udp://HOST:PORT or tcp://HOST:PORT."},
 			{"traces.endpoint", &c.Traces.Endpoint, nil, nil,
 				"URL of an OpenTelemetry collector (OTLP over HTTP). Empty: no traces."},
-			{"traces.percent", &c.Traces.Percent, 100, between{0, 100},
+			{"traces.percent", &c.Traces.Percent, 100, rule.Between(0, 100),
 				"Share of requests to the API that begin a trace."},
 		}},
 		{"Hardware types and interfaces", "Which hardware types and interfaces nodes may have. An empty list " +
@@ -139,9 +146,6 @@ func (c *Config) sections() []section {
 			{"pools.longest_pause", &c.Pools.LongestPause, time.Hour, positive{}, "Longest such time."},
 		}},
 		{"Requests of the conductor", "", []setting{
-			{"glance.url", &c.Glance.URL, nil, nil,
-				"Address of Glance, whose images' IDs image_source may be."},
-			{"glance.ca_file", &c.Glance.CAFile, nil, nil, "Certificates that sign Glance's."},
 			{"switches.file", &c.Switches.File, nil, nil,
 				"Table of switches, for network interface switch."},
 			{"fetch.allow", &c.Fetch.Allow, nil, nil,
@@ -149,6 +153,8 @@ func (c *Config) sections() []section {
 			{"sign_of_life.networks", &c.SignOfLife.Networks, nil, nil,
 				"Networks (CIDR) in which port:NUMBER is tried at addresses of a config drive's network_data. Empty: only at those that the node leased or its agent used."},
 		}},
+		{"OpenStack", "Services that Ingot asks as its user in Keystone (section API).",
+			openstackSettings(&c.Glance, &c.Neutron)},
 		{"Limits", "What is beyond a limit is closed, or answered with 503 and Retry-After.", limitSettings(&c.Limits)},
 		{"History", "How much of the past is kept.", historySettings(&c.History)},
 	}
@@ -213,9 +219,9 @@ func netbootSettings(n *Netboot) []setting {
 		{"netboot.gateway", &n.Gateway, nil, ipv4{}, "Router (IPv4) that machines are given. Empty: none."},
 		{"netboot.dns", &n.DNS, nil, ipv4{}, "Name servers (IPv4) that machines are given."},
 		{"netboot.lease_time", &n.LeaseTime, time.Hour, positive{}, "Duration of a lease."},
-		{"netboot.http_port", &n.HTTPPort, 8080, between{1, 65535},
+		{"netboot.http_port", &n.HTTPPort, 8080, rule.Between(1, 65535),
 			"Port of boot scripts, ramdisks and images on netboot.address."},
-		{"netboot.https_port", &n.HTTPSPort, 0, between{0, 65535},
+		{"netboot.https_port", &n.HTTPSPort, 0, rule.Between(0, 65535),
 			"Port of boot images over HTTPS on netboot.address, with a certificate of the own CA. 0: over HTTP only."},
 		{"netboot.external_http_url", &n.ExternalHTTPURL, nil, nil,
 			"Address at which controllers reach this HTTP server, for virtual media. Empty: netboot.address and netboot.https_port, or netboot.http_port."},
@@ -261,7 +267,7 @@ func deploySettings(d *Deploy) []setting {
 		{"deploy.silence", &d.Silence, 30 * time.Minute, positive{},
 			"Time that a connected agent may report nothing about its plan."},
 		{"deploy.max_boots", &d.MaxBoots, 3, atLeast(1), "Boots of the agent for one job before the job fails."},
-		{"deploy.installed_system_retries", &d.InstalledSystemRetries, 2, between{0, 10},
+		{"deploy.installed_system_retries", &d.InstalledSystemRetries, 2, rule.Between(0, 10),
 			"Power cycles for one job when the installed system starts instead of the agent. After that the machine is turned off and the job fails."},
 		{"deploy.tries", &d.Tries, 2, atLeast(1),
 			"Attempts of the same work in one boot when its failure may pass, as that of an image server."},
@@ -369,99 +375,3 @@ func (c *Config) settings() (all []setting) {
 	}
 	return all
 }
-
-// rule bounds the values of one setting.
-type rule interface {
-	// fault returns the fault of a value of the setting's type, or "".
-	fault(value any) string
-	// String says which values are allowed, for the documentation; empty where the text says it.
-	String() string
-}
-
-type oneOf []string
-
-func (o oneOf) fault(value any) string {
-	for _, allowed := range o {
-		if value == allowed {
-			return ""
-		}
-	}
-	return fmt.Sprintf("%q is none of %s", value, strings.Join(quoted(o), ", "))
-}
-
-func (o oneOf) String() string { return "one of " + strings.Join(quoted(o), ", ") }
-
-type positive struct{}
-
-func (positive) fault(value any) string {
-	if value.(time.Duration) > 0 {
-		return ""
-	}
-	return fmt.Sprintf("%v is not a positive duration", value)
-}
-
-func (positive) String() string { return "more than 0s" }
-
-type hours int
-
-func (h hours) fault(value any) string {
-	if value.(time.Duration) >= time.Duration(h)*time.Hour {
-		return ""
-	}
-	return fmt.Sprintf("%v is less than %dh", value, h)
-}
-
-func (h hours) String() string { return fmt.Sprintf("at least %dh", int(h)) }
-
-type atLeast int
-
-func (least atLeast) fault(value any) string {
-	if value.(int) >= int(least) {
-		return ""
-	}
-	return fmt.Sprintf("%d is less than %d", value, least)
-}
-
-func (least atLeast) String() string { return "at least " + strconv.Itoa(int(least)) }
-
-type between struct{ least, most int }
-
-func (b between) fault(value any) string {
-	if n := value.(int); n >= b.least && n <= b.most {
-		return ""
-	}
-	return fmt.Sprintf("%d is not between %d and %d", value, b.least, b.most)
-}
-
-func (b between) String() string { return fmt.Sprintf("%d to %d", b.least, b.most) }
-
-// hostPort is whether HOST:PORT must be given.
-type hostPort bool
-
-func (needed hostPort) fault(value any) string {
-	s := value.(string)
-	if _, _, err := net.SplitHostPort(s); err != nil && (s != "" || bool(needed)) {
-		return fmt.Sprintf("%q is not host:port", s)
-	}
-	return ""
-}
-
-func (hostPort) String() string { return "" }
-
-// ipv4 is an IPv4 address, or a list of them; none is allowed, too.
-type ipv4 struct{}
-
-func (ipv4) fault(value any) string {
-	list, ok := value.([]string)
-	if !ok {
-		list = []string{value.(string)}
-	}
-	for _, s := range list {
-		if a, err := netip.ParseAddr(s); s != "" && (err != nil || !a.Is4()) {
-			return fmt.Sprintf("%q is not an IPv4 address", s)
-		}
-	}
-	return ""
-}
-
-func (ipv4) String() string { return "" }

@@ -200,6 +200,7 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err error) (time.Duration, error) {
 	var f *failure
 	var pe *power.Error
+	var down *ServiceError
 	switch {
 	case ctx.Err() != nil:
 		return never, ctx.Err()
@@ -209,11 +210,15 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 		return never, nil // the node that has the controller wakes this one
 	case errors.As(err, &f):
 		return 0, p.fail(ctx, fmt.Sprintf("%s: %s", stepTitle(s.Name), f.reason))
+	case errors.As(err, &down):
 	case !errors.As(err, &pe):
 		return 0, err
 	}
-	tries := p.n.Job.Attempt + 1
-	if !power.Retryable(err) || tries >= e.cfg.RetryTries {
+	tries, most := p.n.Job.Attempt+1, e.cfg.RetryTries
+	if down != nil {
+		most = max(most, serviceTries)
+	}
+	if down == nil && !power.Retryable(err) || tries >= most {
 		reason := err.Error()
 		if tries > 1 {
 			reason += fmt.Sprintf(" (tried %d times)", tries)
@@ -221,7 +226,10 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 		return 0, p.fail(ctx, fmt.Sprintf("%s: %s", stepTitle(s.Name), reason))
 	}
 	pause := e.cfg.RetryBase << (tries - 1)
-	e.log.Warn("controller does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause",
+	if down != nil {
+		pause = min(pause, longestPause)
+	}
+	e.log.Warn("a controller or a service does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause",
 		pause)
 	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		n.Job.Attempt, n.Job.NotBefore = tries, time.Now().Add(pause).UTC()
@@ -231,6 +239,12 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 	})
 	return pause, err
 }
+
+// A service that does not answer is asked again for some two minutes: as long as it takes to be started anew.
+const (
+	serviceTries = 10
+	longestPause = 20 * time.Second
+)
 
 // stepTitle names a step in the sentence that says how it failed.
 func stepTitle(name string) string {

@@ -371,16 +371,26 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 		}
 		return stepDone, p.ended(ctx)
 	}
-	return powerOffAgent(ctx, p)
+	return takeDown(ctx, p)
 }
 
-// powerOffAgent leaves the ramdisk of a machine that must not be turned off running, locked out.
+// powerOffAgent leaves the ramdisk of a machine that must not be turned off running, locked out. Unless an agent is
+// kept for what comes next, the machine's network goes with it.
 func powerOffAgent(ctx context.Context, p *pass) (verdict, error) {
 	if p.n.Job.Note == "" {
 		if v, taken := keep(ctx, p); taken {
 			return v, nil
 		}
 	}
+	v, err := takeDown(ctx, p)
+	if v.done && err == nil {
+		err = p.e.disconnect(ctx, p.n)
+	}
+	return v, err
+}
+
+// takeDown ends the ramdisk with its machine.
+func takeDown(ctx context.Context, p *pass) (verdict, error) {
 	if p.e.staysOn(p.n) {
 		return stepDone, p.ended(ctx)
 	}

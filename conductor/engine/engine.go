@@ -103,7 +103,8 @@ type Drivers interface {
 
 // Network connects machines to networks.
 type Network interface {
-	// Attach connects the node's ports to a network, and is called again when in doubt.
+	// Attach connects the node's ports to a network, and is called again when in doubt: also after a *ServiceError,
+	// which says that it may work later.
 	Attach(ctx context.Context, n *node.Node, to NetworkName) error
 }
 
@@ -113,16 +114,44 @@ type networkValidator interface {
 	Validate(ctx context.Context, n *node.Node) error
 }
 
-// networkFault returns why a node can't be brought to its tenant's network, as an *InvalidError.
+// networkFault returns why a node can't be brought to its tenant's network, as an *InvalidError, or as a *ServiceError
+// when the network service can't be asked.
 func (e *Engine) networkFault(ctx context.Context, n *node.Node) error {
 	v, ok := e.network.(networkValidator)
 	if !ok {
 		return nil
 	}
-	if err := v.Validate(ctx, n); err != nil {
-		return cmp.Or(ctx.Err(), node.Invalidf("network interface %s: %v", e.drivers.Interface(n, "network"), err))
+	err := v.Validate(ctx, n)
+	var down *ServiceError
+	if err == nil || ctx.Err() != nil || errors.As(err, &down) {
+		return cmp.Or(ctx.Err(), err)
 	}
-	return nil
+	return node.Invalidf("network interface %s: %v", e.drivers.Interface(n, "network"), err)
+}
+
+// networkDescriber is a network that knows the addresses of an instance beforehand.
+type networkDescriber interface {
+	// NetworkData returns OpenStack's network_data of a node's instance; nil: the network does not know.
+	NetworkData(ctx context.Context, n *node.Node) (map[string]any, error)
+}
+
+// networkData returns the network_data for the config drive of a deployment that brings one as an object without it;
+// nil when it has its own, or none is known.
+func (e *Engine) networkData(ctx context.Context, n *node.Node, drive any) (map[string]any, error) {
+	d, ok := e.network.(networkDescriber)
+	if drive == nil {
+		drive = n.InstanceInfo["configdrive"]
+	}
+	object, _ := drive.(map[string]any)
+	if !ok || object == nil || object["network_data"] != nil {
+		return nil, nil
+	}
+	data, err := d.NetworkData(ctx, n)
+	var down *ServiceError
+	if err == nil || ctx.Err() != nil || errors.As(err, &down) {
+		return data, cmp.Or(ctx.Err(), err)
+	}
+	return nil, node.Invalidf("network interface %s: %v", e.drivers.Interface(n, "network"), err)
 }
 
 // NetworkName says which network a machine is to be on.

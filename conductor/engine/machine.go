@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -285,8 +284,24 @@ func (e *Engine) attach(ctx context.Context, n *node.Node, to NetworkName) error
 	if err := e.check(); err != nil {
 		return err
 	}
-	if err := e.network.Attach(ctx, n, to); err != nil {
-		return cmp.Or(ctx.Err(), failf("connect the machine to the %s network: %v", to, err))
+	err := e.network.Attach(ctx, n, to)
+	var down *ServiceError
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &down):
+		return &ServiceError{fmt.Errorf("connect the machine to the %s network: %w", to, down.Err)}
 	}
+	return failf("connect the machine to the %s network: %v", to, err)
+}
+
+// disconnect takes the machine's networks away after a ramdisk has ended. What was to be done is done: a failure is
+// noted, and the network sees to the rest, at the latest when the machine is next connected.
+func (e *Engine) disconnect(ctx context.Context, n *node.Node) error {
+	err := e.attach(ctx, n, NoNetwork)
+	if err == nil || ctx.Err() != nil || lapsed(err) {
+		return err
+	}
+	e.log.Warn("the ramdisk's network is not taken away from the machine yet", "node", n.UUID, "err", err)
 	return nil
 }

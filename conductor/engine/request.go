@@ -34,7 +34,8 @@ type Request struct {
 	DisableRamdisk bool
 	User           string // for the history
 
-	rescueHash string // of RescuePassword
+	rescueHash string         // of RescuePassword
+	network    map[string]any // for a config drive that has no network_data
 }
 
 // forSteps returns the part of the request that decides on the steps of its job.
@@ -74,6 +75,9 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 		if err == nil && Allowed(n, r.Verb) == nil { // else there is nothing to look up for
 			if err = e.networkFault(ctx, n); err == nil {
 				image, err = e.describe(ctx, n)
+			}
+			if err == nil {
+				r.network, err = e.networkData(ctx, n, r.ConfigDrive)
 			}
 		}
 		if err != nil {
@@ -138,6 +142,9 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, effects *node.Side
 
 	if r.ConfigDrive != nil {
 		n.InstanceInfo = node.With(n.InstanceInfo, "configdrive", r.ConfigDrive)
+	}
+	if drive, ok := n.InstanceInfo["configdrive"].(map[string]any); ok && r.network != nil {
+		n.InstanceInfo = node.With(n.InstanceInfo, "configdrive", any(node.With(drive, "network_data", any(r.network))))
 	}
 	if w.act != nil {
 		if err := w.act(e, n, effects, r); err != nil || w.steps == nil {

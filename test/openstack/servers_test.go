@@ -19,9 +19,6 @@ func TestServers(t *testing.T) {
 	s.openstack("flavor", "create", "bm", "--ram", "1024", "--disk", "10", "--vcpus", "1", "--property",
 		"resources:CUSTOM_FLEET=1", "--property", "resources:VCPU=0", "--property", "resources:MEMORY_MB=0",
 		"--property", "resources:DISK_GB=0")
-	s.openstack("network", "create", "tenant", "--provider-network-type", "flat", "--provider-physical-network",
-		"physnet1")
-	s.openstack("subnet", "create", "tenant4", "--network", "tenant", "--subnet-range", "192.0.2.0/24", "--no-dhcp")
 	s.waitInventory(0)
 
 	create := func(name string) string {
@@ -31,6 +28,14 @@ func TestServers(t *testing.T) {
 	}
 	s.calls.begin("Create")
 	id := create("first")
+	ingotd.Wait(t, "the machine is in the network of ramdisks", func() bool {
+		own := s.ownPorts()
+		if len(own) == 0 {
+			return false
+		}
+		p := own[0].(object)
+		return p["binding:vif_type"] == "other" && p["status"] == "ACTIVE" && p["binding:vnic_type"] == "baremetal"
+	})
 	now := s.wait(id, "ACTIVE")
 	uuid, _ := now["OS-EXT-SRV-ATTR:hypervisor_hostname"].(string)
 	n, machine := s.node(uuid)
@@ -45,7 +50,17 @@ func TestServers(t *testing.T) {
 	if a := fmt.Sprint(now["addresses"]); !strings.Contains(a, "192.0.2.") {
 		t.Errorf("the server has the addresses %s", a)
 	}
-	port := s.get("network", "/v2.0/ports?device_id="+id, "ports").([]any)[0].(object)["id"]
+	bound := s.get("network", "/v2.0/ports?device_id="+id, "ports").([]any)[0].(object)
+	link, _ := bound["binding:profile"].(object)
+	if bound["binding:host_id"] != uuid || bound["binding:vif_type"] != "other" || bound["status"] != "ACTIVE" ||
+		fmt.Sprint(link["local_link_information"]) !=
+			"[map[port_id:Ethernet1 switch_id:00:1c:73:00:00:01 switch_info:leaf1]]" {
+		t.Errorf("the server's port is %v", bound)
+	}
+	if left := s.ownPorts(); len(left) > 0 {
+		t.Errorf("the ramdisk's ports are left: %v", left)
+	}
+	port := bound["id"]
 	vifs := fmt.Sprint(s.get("baremetal", "/v1/nodes/"+uuid+"/vifs", "vifs"))
 	if vifs != fmt.Sprintf("[map[id:%v]]", port) {
 		t.Errorf("the node has the virtual interfaces %s, want Neutron's port %v", vifs, port)
@@ -76,6 +91,9 @@ func TestServers(t *testing.T) {
 	s.openstack("server", "rescue", "--password", "let me in", id)
 	s.wait(id, "RESCUE")
 	s.waitNode(uuid, "rescue")
+	if own := s.ownPorts(); len(own) != 1 {
+		t.Errorf("in rescue the own ports are %v", own)
+	}
 	s.openstack("server", "unrescue", id)
 	s.wait(id, "ACTIVE")
 	s.waitNode(uuid, "active")

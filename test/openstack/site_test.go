@@ -55,13 +55,15 @@ func start(t *testing.T, machines int) *site {
 	s := &site{t: t, command: openstack.Start(t)}
 	addr := kit.FreeAddr(t)
 	s.calls = record(t, "http://"+addr)
-	s.cloud, err = cloud.Start(t.Context(), cloud.Options{Dir: dir, Baremetal: s.calls.url,
+	s.cloud, err = cloud.Start(t.Context(), cloud.Options{Dir: dir, Baremetal: s.calls.url, Agent: true,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Ironic: func(c *cloud.Cloud) error {
 			s.ingot = simulated.New(t, map[string]map[string]any{
 				"api": {"listen": addr, "auth": "keystone", "keystone": map[string]any{
 					"auth_url": c.Keystone.URL, "username": "ingot", "password": cloud.Password,
 					"project": cloud.Project, "service_project": cloud.Project}},
 				"glance": {"url": c.URLs["image"]}, "hardware": {"default_network_interface": "flat"},
+				"neutron": {"url": c.URLs["network"], "repair_interval": "2s", "provisioning_network": "ramdisks",
+					"cleaning_network": "ramdisks", "rescuing_network": "ramdisks"},
 			})
 			return nil
 		}})
@@ -87,7 +89,15 @@ func start(t *testing.T, machines int) *site {
 	}
 	s.fleet = s.ingot.Machines(fleet.Options{Nodes: machines, Boot: time.Second, Write: time.Second, Step: 50 *
 		time.Millisecond, Image: fetchImage})
-	s.ingot.Drive(s.fleet, "available", 1)
+	s.ingot.Drive(s.fleet, "manageable", 1)
+	s.onNeutron()
+	for _, n := range s.get("baremetal", "/v1/nodes", "nodes").([]any) {
+		id := fmt.Sprint(n.(object)["uuid"])
+		if err := s.ingot.API.Provision(t.Context(), id, client.ProvisionRequest{Target: "provide"}); err != nil {
+			t.Fatal(err)
+		}
+		s.waitNode(id, "available")
+	}
 	return s
 }
 
@@ -131,6 +141,43 @@ func fetchImage(ctx context.Context, args json.RawMessage) error {
 		return fmt.Errorf("the image has the sha512 digest %s, want %s %s", sum, a.Algo, a.Value)
 	}
 	return nil
+}
+
+// onNeutron makes the networks, has the one node use them, and waits until Neutron can bind its ports.
+func (s *site) onNeutron() {
+	s.t.Helper()
+	for _, n := range []struct{ name, subnet string }{{"tenant", "192.0.2.0/24"}, {"ramdisks", "198.51.100.0/24"}} {
+		s.openstack("network", "create", n.name, "--provider-network-type", "vlan", "--provider-physical-network",
+			"physnet1")
+		s.openstack("subnet", "create", n.name, "--network", n.name, "--subnet-range", n.subnet, "--no-dhcp",
+			"--gateway", "none")
+	}
+	for _, p := range s.get("baremetal", "/v1/ports?fields=uuid,node_uuid", "ports").([]any) {
+		id, node := p.(object)["uuid"], p.(object)["node_uuid"]
+		for path, patch := range map[string][]object{
+			fmt.Sprint("/v1/ports/", id): {
+				{"op": "add", "path": "/physical_network", "value": "physnet1"},
+				{"op": "add", "path": "/local_link_connection", "value": object{"switch_id": "00:1c:73:00:00:01",
+					"port_id": "Ethernet1", "switch_info": "leaf1"}}},
+			fmt.Sprint("/v1/nodes/", node): {{"op": "replace", "path": "/network_interface", "value": "neutron"}},
+		} {
+			if status, out := s.ask("baremetal", http.MethodPatch, path, patch); status != http.StatusOK {
+				s.t.Fatalf("PATCH %s: %d %v", path, status, out)
+			}
+		}
+		ingotd.Wait(s.t, "Neutron knows where the node is", func() bool {
+			agents, _ := s.get("network", fmt.Sprint("/v2.0/agents?host=", node), "agents").([]any)
+			return len(agents) == 1 && fmt.Sprint(agents[0].(object)["configurations"]) ==
+				"map[bridge_mappings:map[physnet1:yes] log_agent_heartbeats:false]"
+		})
+	}
+}
+
+// ownPorts are those that the ingotd has made in Neutron.
+func (s *site) ownPorts() []any {
+	s.t.Helper()
+	all, _ := s.get("network", "/v2.0/ports?device_owner=baremetal:none", "ports").([]any)
+	return all
 }
 
 // openstack runs a command of the client as the administrator.

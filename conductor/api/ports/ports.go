@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"hash/crc32"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -41,14 +42,20 @@ type Handlers struct {
 	store   portStore
 	find    *finder.Finder
 	drivers *driver.Table
+	service VIFs // may be nil
 	log     *slog.Logger
 
-	attaching sync.Mutex // held while a VIF is attached or detached
+	attaching [64]sync.Mutex // of some nodes each: held while a VIF is attached or detached
 }
 
-// New makes Handlers.
-func New(st portStore, find *finder.Finder, drivers *driver.Table, log *slog.Logger) *Handlers {
-	return &Handlers{store: st, find: find, drivers: drivers, log: log}
+// New makes Handlers; service may be nil.
+func New(st portStore, find *finder.Finder, drivers *driver.Table, service VIFs, log *slog.Logger) *Handlers {
+	return &Handlers{store: st, find: find, drivers: drivers, service: service, log: log}
+}
+
+// attachingTo is the lock of a node.
+func (s *Handlers) attachingTo(n *node.Node) *sync.Mutex {
+	return &s.attaching[crc32.ChecksumIEEE([]byte(n.UUID))%uint32(len(s.attaching))]
 }
 
 // Routes are the routes of ports, port groups and virtual interfaces.

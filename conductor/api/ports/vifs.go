@@ -1,9 +1,11 @@
 package ports
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
@@ -15,10 +17,25 @@ import (
 // vifKey is where a port or a port group keeps the virtual interface that it carries.
 const vifKey = "tenant_vif_port_id"
 
+// VIFs is a service whose ports virtual interfaces are, such as Neutron. Faults of a request are *node.InvalidError.
+type VIFs interface {
+	// Serves reports whether those of a node are.
+	Serves(n *node.Node) bool
+	// Physical returns the physical networks that a virtual interface is on; none: any card will do.
+	Physical(ctx context.Context, vif string) ([]string, error)
+	// Address gives a virtual interface the address of the card that carries it.
+	Address(ctx context.Context, vif, mac string) error
+	// Plug connects a virtual interface that is attached to a node with an instance, and Unplug ends that.
+	Plug(ctx context.Context, n *node.Node, vif string) error
+	Unplug(ctx context.Context, n *node.Node, vif string) error
+}
+
 // carrier is a port group, or a port in none, to which a virtual interface can be attached.
 type carrier struct {
 	uuid, kind string
 	pxe        bool
+	mac        string // "": a port group without an address of its own
+	physical   string // physical network; "": not known
 	vif        string // the VIF it carries; "" when it is free
 	set        func(ctx context.Context, vif string) error
 }
@@ -38,13 +55,18 @@ func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error
 	alone := map[string]bool{"": true} // port groups whose ports may be used by themselves
 	for _, g := range groups {
 		alone[g.UUID] = g.StandalonePortsSupported
-		used := slices.ContainsFunc(ports, func(p *node.Port) bool { return p.PortgroupUUID == g.UUID })
+		used, physical := false, g.PhysicalNetwork
+		for _, p := range ports {
+			if p.PortgroupUUID == g.UUID {
+				used, physical = true, cmp.Or(physical, p.PhysicalNetwork)
+			}
+		}
 		vif, _ := g.InternalInfo[vifKey].(string)
 		if !used && vif == "" {
 			continue // nothing would carry the traffic
 		}
 		all = append(all,
-			carrier{uuid: g.UUID, kind: "Portgroup", pxe: true, vif: vif,
+			carrier{uuid: g.UUID, kind: "Portgroup", pxe: true, mac: g.Address, physical: physical, vif: vif,
 				set: func(ctx context.Context, vif string) error {
 					if vif == "" && g.DynamicPortgroup {
 						return s.dissolve(ctx, g)
@@ -64,7 +86,8 @@ func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error
 			continue
 		}
 		all = append(all,
-			carrier{uuid: p.UUID, kind: "Port", pxe: p.PXEEnabled, vif: vif,
+			carrier{uuid: p.UUID, kind: "Port", pxe: p.PXEEnabled, mac: p.Address, physical: p.PhysicalNetwork,
+				vif: vif,
 				set: func(ctx context.Context, vif string) error {
 					_, err := s.store.UpdatePort(ctx, p.UUID, func(p *node.Port) (err error) {
 						p.InternalInfo, err = carry(p.InternalInfo, vif)
@@ -149,8 +172,9 @@ func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 	if err != nil {
 		return nil, err
 	}
-	s.attaching.Lock() // one at a time: a VIF is on one port
-	defer s.attaching.Unlock()
+	lock := s.attachingTo(n) // one at a time: a VIF is on one port
+	lock.Lock()
+	defer lock.Unlock()
 	all, nerr := s.carriers(ctx, n)
 	if nerr != nil {
 		return nil, nerr
@@ -161,11 +185,56 @@ func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 				at.kind, at.uuid)
 		}
 	}
+	if s.serves(n) {
+		if all, nerr = s.fitting(ctx, n, id, all); nerr != nil {
+			return nil, nerr
+		}
+	}
 	i := slices.IndexFunc(all, func(at carrier) bool { return at.vif == "" && (wanted == "" || wanted == at.uuid) })
 	if i < 0 {
 		return nil, rest.BadRequest("Unable to attach VIF %s, not enough free physical ports.", id)
 	}
-	return call.NoContent(), all[i].set(ctx, id)
+	at := all[i]
+	if s.serves(n) && at.mac != "" {
+		if err := s.service.Address(ctx, id, at.mac); err != nil {
+			return nil, err
+		}
+	}
+	if err := at.set(ctx, id); err != nil {
+		return nil, err
+	}
+	if s.serves(n) && n.Provision == node.Active {
+		if err := s.service.Plug(ctx, n, id); err != nil {
+			return nil, errors.Join(err, at.set(ctx, ""))
+		}
+	}
+	return call.NoContent(), nil
+}
+
+// serves reports whether a node's virtual interfaces are ports of the service.
+func (s *Handlers) serves(n *node.Node) bool { return s.service != nil && s.service.Serves(n) }
+
+// fitting are the carriers on a physical network of a virtual interface's, those that are known to be on one first. As
+// in Ironic, a node none of whose ports has a physical network takes all.
+func (s *Handlers) fitting(ctx context.Context, n *node.Node, vif string, all []carrier) ([]carrier, error) {
+	if !slices.ContainsFunc(all, func(at carrier) bool { return at.physical != "" }) {
+		return all, nil
+	}
+	of, err := s.service.Physical(ctx, vif)
+	if err != nil || len(of) == 0 {
+		return all, err
+	}
+	fit := slices.DeleteFunc(all, func(at carrier) bool {
+		return at.physical != "" && !slices.Contains(of, at.physical)
+	})
+	if len(fit) == 0 {
+		return nil, rest.Conflict(
+			"Unable to attach VIF %s to node %s. Reason: none of its ports is on the VIF's physical network (%s).", vif,
+			n.UUID, strings.Join(of, ", "))
+	}
+	unknown := func(at carrier) int { return map[bool]int{true: 1}[at.physical == ""] }
+	slices.SortStableFunc(fit, func(a, b carrier) int { return unknown(a) - unknown(b) })
+	return fit, nil
 }
 
 // wantedCarrier reads which port or port group a VIF is to be on; "" leaves the choice to us.
@@ -209,8 +278,9 @@ func (s *Handlers) detachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 	if !s.plugsVIFs(n) {
 		return call.NoContent(), nil
 	}
-	s.attaching.Lock()
-	defer s.attaching.Unlock()
+	lock := s.attachingTo(n)
+	lock.Lock()
+	defer lock.Unlock()
 	all, err := s.carriers(ctx, n)
 	if err != nil {
 		return nil, err
@@ -218,6 +288,11 @@ func (s *Handlers) detachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 	id := c.Path["vif"]
 	for _, at := range all {
 		if at.vif == id {
+			if s.serves(n) && (n.Provision == node.Active || n.Provision == node.Deleting) {
+				if err := s.service.Unplug(ctx, n, id); err != nil {
+					return nil, err
+				}
+			}
 			if err = at.set(ctx, ""); errors.Is(err, store.ErrNotFound) {
 				err = nil
 			}

@@ -51,8 +51,9 @@ func (t *Type) Default(kind string) string {
 func (t *Type) Enabled(kind string) []string { return slices.Clone(t.Interfaces[kind]) }
 
 // network plugs are the same for all types: noop does not touch switches and gives the instance no address, flat keeps
-// serving the instance on the provisioning network, switch moves the machine's switch ports from VLAN to VLAN.
-var networks = []string{"noop", "flat", "switch"}
+// serving the instance on the provisioning network, switch moves the machine's switch ports from VLAN to VLAN, neutron
+// has OpenStack's network service do it.
+var networks = []string{"noop", "flat", "switch", "neutron"}
 
 // fakeProperties are those of the fakes.
 var fakeProperties = []power.Property{

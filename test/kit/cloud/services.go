@@ -81,8 +81,8 @@ func (c *Cloud) launch(ctx context.Context, s service) error {
 	return c.run(ctx, p, ready)
 }
 
-// look is how often Nova looks for nodes that have come or gone, in seconds; a minute and more by default. Each time it
-// sends some ten requests.
+// look is how often Nova and the agent of Neutron look for nodes that have come or gone, in seconds; half a minute and
+// more by default. Each time Nova sends some ten requests.
 const look = "4"
 
 // section is a section of a configuration.
@@ -157,7 +157,7 @@ func (c *Cloud) configure(ctx context.Context) error {
 			"ml2_type_flat": {"flat_networks": "*"}, "ml2_type_vlan": {"network_vlan_ranges": "physnet1:100:199"},
 			"securitygroup": {"enable_security_group": "false"}, "database": database("neutron"),
 			"keystone_authtoken": tokens("neutron"), "nova": auth("neutron"), "placement": auth("neutron"),
-			"ironic": auth("neutron"), "oslo_concurrency": lock,
+			"ironic": auth("neutron"), "oslo_concurrency": lock, "AGENT": {"report_interval": look},
 		},
 		"nova": {
 			"DEFAULT": {"my_ip": "127.0.0.1", "periodic_fuzzy_delay": "0", "host": "cloud",

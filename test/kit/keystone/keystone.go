@@ -36,6 +36,19 @@ type Server struct {
 	ids   map[[2]string]string // by kind and name
 }
 
+// threaded serves Keystone with threads: the package's own server for tests takes one connection after the other, and
+// one that a client opens ahead and does not use would stop it.
+const threaded = `
+import socketserver, sys, wsgiref.simple_server as simple
+from keystone.server.wsgi import initialize_public_application
+class Server(socketserver.ThreadingMixIn, simple.WSGIServer):
+    daemon_threads = True
+    request_queue_size = 128
+host, port = sys.argv[1:3]
+del sys.argv[1:3]
+simple.make_server(host, int(port), initialize_public_application(), Server).serve_forever()
+`
+
 // Start starts one with its data in a folder that is there and empty; programs has Package. Tokens live for life. It
 // has one user, the administrator of the system.
 func Start(ctx context.Context, programs debian.Tree, dir string, life time.Duration) (*Server, error) {
@@ -107,8 +120,8 @@ enabled = false
 	if err != nil {
 		return nil, err
 	}
-	p := program("keystone-wsgi-public", "keystone", "--host", host, "--port", number, "--", "--config-file", conf)
-	p.Name = "Keystone"
+	p := program("Keystone", "keystone")
+	p.Args = []string{debian.Python, "-c", threaded, host, number, "--config-file", conf}
 	if s.run, err = proc.Start(p); err != nil {
 		return nil, err
 	}

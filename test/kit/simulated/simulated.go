@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +28,10 @@ type Site struct {
 	t         testing.TB
 	API       *client.Client
 	URL, Boot string
+
+	config string
+	pid    int // of the newest ingotd
+	log    *ingotd.Output
 }
 
 // New starts an ingotd with settings beside those that a fleet needs, and ends it with the test. API has no
@@ -51,15 +56,31 @@ func New(t testing.TB, settings map[string]map[string]any) *Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &ingotd.Output{}
-	cmd := exec.Command(made.Program(t, "ingotd"), "--config", config)
-	cmd.Stdout, cmd.Stderr = log, log
-	ingotd.Run(t, cmd, log)
-	r := &Site{t: t, URL: "http://" + api, Boot: "http://" + boot}
+	r := &Site{t: t, URL: "http://" + api, Boot: "http://" + boot, config: config, log: &ingotd.Output{}}
 	if r.API, err = client.New(r.URL, nil); err != nil {
 		t.Fatal(err)
 	}
-	ingotd.Wait(t, "ingotd answers", func() bool {
+	r.Again()
+	return r
+}
+
+// Kill ends the ingotd with SIGKILL, and Again starts another with its data.
+func (r *Site) Kill() {
+	r.t.Helper()
+	if err := syscall.Kill(r.pid, syscall.SIGKILL); err != nil {
+		r.t.Fatal(err)
+	}
+	ingotd.Wait(r.t, "ingotd has ended", func() bool { return syscall.Kill(r.pid, 0) != nil })
+}
+
+// Again is described at Kill.
+func (r *Site) Again() {
+	r.t.Helper()
+	cmd := exec.Command(made.Program(r.t, "ingotd"), "--config", r.config)
+	cmd.Stdout, cmd.Stderr = r.log, r.log
+	ingotd.Run(r.t, cmd, r.log)
+	r.pid = cmd.Process.Pid
+	ingotd.Wait(r.t, "ingotd answers", func() bool {
 		resp, err := http.Get(r.URL + "/")
 		if err != nil {
 			return false
@@ -67,7 +88,6 @@ func New(t testing.TB, settings map[string]map[string]any) *Site {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
-	return r
 }
 
 // Machines starts machines that boot from the ingotd, and ends them with the test.

@@ -1,0 +1,73 @@
+package config
+
+import (
+	"fmt"
+	"time"
+)
+
+// Glance is OpenStack's image service.
+type Glance struct {
+	URL    string `yaml:"url"`
+	CAFile string `yaml:"ca_file"`
+}
+
+// Neutron is OpenStack's network service. The names of networks and security groups are those of Ironic's section.
+type Neutron struct {
+	URL         string        `yaml:"url"`
+	CAFile      string        `yaml:"ca_file"`
+	RepairEvery time.Duration `yaml:"repair_interval"`
+
+	ProvisioningNetwork string   `yaml:"provisioning_network"`
+	ProvisioningGroups  []string `yaml:"provisioning_network_security_groups"`
+	CleaningNetwork     string   `yaml:"cleaning_network"`
+	CleaningGroups      []string `yaml:"cleaning_network_security_groups"`
+	InspectionNetwork   string   `yaml:"inspection_network"`
+	InspectionGroups    []string `yaml:"inspection_network_security_groups"`
+	RescuingNetwork     string   `yaml:"rescuing_network"`
+	RescuingGroups      []string `yaml:"rescuing_network_security_groups"`
+}
+
+func openstackSettings(g *Glance, n *Neutron) []setting {
+	all := []setting{
+		{"glance.url", &g.URL, nil, nil, "Address of Glance, whose images' IDs image_source may be."},
+		{"glance.ca_file", &g.CAFile, nil, nil, "Certificates that sign Glance's."},
+		{"neutron.url", &n.URL, nil, nil,
+			"Address of Neutron. With it nodes may have the network interface neutron."},
+		{"neutron.ca_file", &n.CAFile, nil, nil, "Certificates that sign Neutron's."},
+		{"neutron.repair_interval", &n.RepairEvery, 5 * time.Minute, positive{},
+			"Time between two searches for ports in Neutron that were left over; the first is at the start."},
+	}
+	for _, p := range []struct {
+		name, when string
+		network    *string
+		groups     *[]string
+	}{
+		{"provisioning", "during a deployment", &n.ProvisioningNetwork, &n.ProvisioningGroups},
+		{"cleaning", "while it is cleaned", &n.CleaningNetwork, &n.CleaningGroups},
+		{"inspection", "while it is inspected", &n.InspectionNetwork, &n.InspectionGroups},
+		{"rescuing", "in rescue", &n.RescuingNetwork, &n.RescuingGroups},
+	} {
+		key := p.name + "_network"
+		all = append(all,
+			setting{"neutron." + key, p.network, nil, nil, "Network, by ID or name, that a machine is in " + p.when +
+				". The key " + key + " in a node's driver_info takes precedence."},
+			setting{"neutron." + key + "_security_groups", p.groups, nil, nil,
+				"Security groups of the machine's ports there. Also in driver_info."})
+	}
+	return all
+}
+
+// checkOpenStack looks at the services that are asked with a token of Keystone's.
+func (c Config) checkOpenStack() (checks []check) {
+	for _, s := range []struct{ key, url, name string }{
+		{"glance.url", c.Glance.URL, "glance.example:9292"},
+		{"neutron.url", c.Neutron.URL, "neutron.example:9696"},
+	} {
+		checks = append(checks,
+			check{s.url != "" && !isAddress(s.url), s.key,
+				fmt.Sprintf("%q is not an address such as https://%s", s.url, s.name)},
+			check{s.url != "" && c.API.Auth != "keystone", s.key,
+				"needs api.auth keystone: the service wants a token of Keystone's"})
+	}
+	return checks
+}
