@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"strings"
 
-	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/crypto/ssh"
 )
 
 // Access says who may log in. A password hash or a key is required.
 type Access struct {
-	PasswordHash string   `json:"password_hash,omitempty"` // bcrypt; empty: no password login
+	PasswordHash string   `json:"password_hash,omitempty"` // bcrypt or SHA-crypt; empty: no password login
 	Keys         []string `json:"ssh_keys,omitempty"`      // authorized_keys lines without options
 }
 
@@ -28,11 +27,8 @@ func (a Access) check() ([]ssh.PublicKey, error) {
 		return nil, errors.New("neither a password nor an ssh key is given")
 	}
 	if a.PasswordHash != "" {
-		switch cost, err := bcrypt.Cost([]byte(a.PasswordHash)); {
-		case err != nil:
-			return nil, errors.New("the password is not given as a bcrypt hash")
-		case cost > maxCost:
-			return nil, fmt.Errorf("the password's hash has cost %d, and may have %d", cost, maxCost)
+		if err := checkHash(a.PasswordHash); err != nil {
+			return nil, err
 		}
 	}
 	if len(a.Keys) > maxKeys {

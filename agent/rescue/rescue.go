@@ -2,9 +2,9 @@
 //
 // It listens only between Open and Close: the step rescue.rescue opens it, and the agent closes it when another plan
 // begins, when the boot is about to end, and when the conductor has no more use for this boot. Passwords are given as a
-// bcrypt hash, keys as lines of an authorized_keys file; the users rescue and root are equivalent. The host key is new
-// in each boot and part of the step's result, so that a client can compare it with the key that the conductor shows
-// over a trusted connection.
+// bcrypt or SHA-crypt hash, keys as lines of an authorized_keys file; the users rescue and root are equivalent. The
+// host key is new in each boot and part of the step's result, so that a client can compare it with the key that the
+// conductor shows over a trusted connection.
 //
 // A login is a shell of the ramdisk, as root, with or without a terminal, or one command. There is no forwarding of
 // ports, agents or X11, and no subsystems. Wrong passwords are limited per address and in total, as are connections and
@@ -232,7 +232,7 @@ func Offer(f *step.Facts, h *Host) { f.Set(factKey{}, h) }
 // Args declares the arguments of the step.
 var Args = []step.Arg{
 	{Name: "password_hash", Type: "string", Secret: true,
-		Description: "bcrypt hash of the login password"},
+		Description: "bcrypt or SHA-crypt hash of the login password"},
 	{Name: "ssh_keys", Type: "array", Items: "string", Max: step.Limit(maxKeys),
 		Description: "login keys, as lines of an authorized_keys file without options"},
 }

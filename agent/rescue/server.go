@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/crypto/ssh"
 )
 
@@ -60,7 +59,7 @@ func (h *Host) serve(ln net.Listener, hash string, keys []ssh.PublicKey) *server
 		}
 	}
 	if hash != "" {
-		one := make(chan struct{}, 1) // bcrypt is expensive: unauthenticated clients get one processor
+		one := make(chan struct{}, 1) // a hash is expensive: unauthenticated clients get one processor
 		s.conf.PasswordCallback = func(c ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
 			if !known(c) || len(password) > 72 { // bcrypt's limit
 				s.failed(c, "password")
@@ -76,7 +75,7 @@ func (h *Host) serve(ln net.Listener, hash string, keys []ssh.PublicKey) *server
 				s.failed(c, "password; too many were wrong, so it was not looked at")
 				return nil, errDenied
 			}
-			if bcrypt.CompareHashAndPassword([]byte(hash), password) != nil {
+			if !matches(hash, password) {
 				s.failed(c, "password")
 				return nil, errDenied
 			}
