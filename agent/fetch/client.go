@@ -71,10 +71,10 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// newTransport returns the transport of all requests. Proxies come from the environment.
+// newTransport returns the transport of all requests. Proxies come from a request's Access, or the environment.
 func newTransport(ca string, wait Patience) (*http.Transport, error) {
 	t := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
+		Proxy:                  proxy,
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout:    10 * time.Second,
 		ResponseHeaderTimeout:  wait.Stall, // for the complete headers

@@ -396,6 +396,7 @@ func (s *stream) request(m *mirror) (time.Duration, error) {
 		password, _ := m.user.Password()
 		req.SetBasicAuth(m.user.Username(), password)
 	}
+	accessOf(ctx).authorize(req)
 	s.k.mu.Lock()
 	t := *s.k.tag(m)
 	s.k.mu.Unlock()
