@@ -70,8 +70,8 @@ func (h *logHandler) WithGroup(name string) slog.Handler {
 // maxBundleFile bounds each file of a log bundle, so that the archive fits into one message (gRPC takes 4 MiB).
 const maxBundleFile = 1 << 20
 
-// bundleLogs packs the kernel's log and the agent's log files, the newest part of each, into a compressed archive.
-func bundleLogs(sys system, files ...string) ([]byte, error) {
+// BundleLogs packs the kernel's log and the agent's log files, the newest part of each, into a compressed archive.
+func BundleLogs(sys interface{ KernelLog() ([]byte, error) }, files ...string) ([]byte, error) {
 	var buf bytes.Buffer
 	gz := gzip.NewWriter(&buf)
 	tw := tar.NewWriter(gz)

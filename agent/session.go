@@ -499,7 +499,7 @@ func (s *session) jump(ctx context.Context, delay time.Duration) error {
 }
 
 func (s *session) collectLogs() {
-	b, err := bundleLogs(s.o.System, s.o.LogFiles...)
+	b, err := BundleLogs(s.o.System, s.o.LogFiles...)
 	if err != nil {
 		s.log.Warn("some logs could not be collected", "err", err)
 	}

@@ -58,8 +58,11 @@ var listeners = map[string][]string{
 
 	// Of machines: the swarm, the console of a rescued machine, a measurement of the network, and an image for the
 	// machine itself.
-	`agent/image/swarm: net.Listen("tcp", netip.AddrPortFrom(local, 0).String())`:                                                  {"agent/image/swarm.TestStrangers", "agent/image/swarm.TestListener", "agent/image/swarm.FuzzRequest"},
-	`agent/rescue: net.Listen("tcp", h.listen)`:                                                                                    {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
+	`agent/image/swarm: net.Listen("tcp", netip.AddrPortFrom(local, 0).String())`: {"agent/image/swarm.TestStrangers", "agent/image/swarm.TestListener", "agent/image/swarm.FuzzRequest"},
+	`agent/rescue: net.Listen("tcp", h.listen)`:                                   {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
+	// only where the boot parameters name an Ironic
+	`agent/ipa: net.Listen("tcp", at)`: {"test/attack.TestStrangersToCommandsOfAnAgent",
+		"test/attack.TestFloodOfAnAgentUnderIronic", "agent/ipa/command.FuzzCommand"},
 	`agent/burnin: new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())`:                           {"agent/burnin.TestNetworkStranger", "agent/burnin.FuzzGreeting"},
 	`agent/standalone: net.Listen("tcp", "127.0.0.1:0")`:                                                                           {"agent/standalone.TestLocalImages"},
 	`agent/machine/mdns: net.ListenUDP("udp4", &net.UDPAddr{IP: n.IP})`:                                                            {"agent/machine/mdns.FuzzAnswer"},

@@ -14,9 +14,11 @@ import (
 
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/ipa"
 	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/machine/lldp"
 	"github.com/ingot-metal/ingot/agent/machine/netup"
+	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step/site"
 	"github.com/ingot-metal/ingot/initramfs/pid1"
 	protolldp "github.com/ingot-metal/ingot/proto/lldp"
@@ -26,7 +28,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// logFiles are the agent's, oldest first.
+var logFiles = []string{pid1.LogFile + ".1", pid1.LogFile}
+
 // builtCA is a CA certificate built into the ramdisk; it takes precedence over the fingerprint in the boot parameters.
+// Under Ironic it is the CA of Ironic's API.
 const builtCA = "/etc/ingot/ca.pem"
 
 // worker runs the agent. Status lines go to stdout, the log goes to stderr: the first process distributes them.
@@ -60,7 +66,13 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	status := agent.NewStatus(stdout)
 	m := linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}
 	restarts, _ := strconv.Atoi(os.Getenv(pid1.EnvRestarts))
-	if cfg.Validate() != nil {
+	under, ironic, err := ipa.Parse(string(cmdline) + " " + string(params))
+	if err != nil {
+		return fmt.Errorf("boot parameters: %w", err)
+	}
+	if ironic {
+		cfg.Conductors = under.Hosts()
+	} else if cfg.Validate() != nil {
 		// Exiting would only cause restarts.
 		status.Line("%v; waiting", cfg.Validate())
 		<-ctx.Done()
@@ -91,11 +103,24 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		// The rest of the table is usable; the conductor reports the difference from the ramdisk's manifest.
 		slog.New(handler).Error("steps of the site are missing", "err", err)
 	}
-	a, err := agent.New(agent.Options{
-		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: steps, System: m, Network: network, Shell: m,
-		BuiltCA: ca, Log: handler, Status: status, State: agent.StateFile,
-		LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile}, Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
-	})
+	var a interface {
+		Run(ctx context.Context) error
+	}
+	if ironic {
+		a, err = ipa.New(ipa.Options{
+			Config: under, Version: version, BootID: id.BootID, MACs: macs, Steps: steps, System: m, Network: network,
+			Rescue: rescue.New(m, "", slog.New(handler)),
+			Logs:   func() ([]byte, error) { return agent.BundleLogs(m, logFiles...) },
+			Roots:  poolOf(ca), State: ipa.StateFile, Reason: os.Getenv(pid1.EnvReason), Log: slog.New(handler),
+			Status: status.Line, Progress: status.Progress,
+		})
+	} else {
+		a, err = agent.New(agent.Options{
+			Config: cfg, Version: version, Identity: id, MACs: macs, Steps: steps, System: m, Network: network,
+			Shell: m, BuiltCA: ca, Log: handler, Status: status, State: agent.StateFile, LogFiles: logFiles,
+			Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
+		})
+	}
 	if err != nil {
 		return err
 	}
@@ -137,6 +162,16 @@ func limitMemory() {
 		total := int64(si.Totalram) * int64(si.Unit)
 		debug.SetMemoryLimit(max(total/4, 64<<20))
 	}
+}
+
+// poolOf is the pool with one certificate; nil without one.
+func poolOf(ca *x509.Certificate) *x509.CertPool {
+	if ca == nil {
+		return nil
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca)
+	return pool
 }
 
 func readCA(file string) (*x509.Certificate, error) {

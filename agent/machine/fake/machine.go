@@ -90,6 +90,9 @@ func (m *Machine) Clock() time.Time {
 // KernelLog returns one line.
 func (m *Machine) KernelLog() ([]byte, error) { return []byte("<6>[    0.000000] fake kernel\n"), nil }
 
+// Sync does nothing: steps flush their own writes.
+func (m *Machine) Sync() {}
+
 // End ends the machine.
 func (m *Machine) End(_ context.Context, how string) error {
 	m.mu.Lock()

@@ -88,6 +88,9 @@ func (Machine) KernelLog() ([]byte, error) {
 	return buf[:n], nil
 }
 
+// Sync flushes everything that was written.
+func (Machine) Sync() { unix.Sync() }
+
 // End flushes and unmounts everything it can and ends this boot: "reboot", "off", or "kexec" into the kernel of
 // LoadKernel, and if that is impossible a reboot. It returns only if that failed, or after the first process has taken
 // over. A disk that does not flush until ctx ends is left as it is, instead of waiting forever.
