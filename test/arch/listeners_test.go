@@ -65,7 +65,7 @@ var listeners = map[string][]string{
 		"test/attack.TestFloodOfAnAgentUnderIronic", "agent/ipa/command.FuzzCommand"},
 	`agent/burnin: new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())`:                           {"agent/burnin.TestNetworkStranger", "agent/burnin.FuzzGreeting"},
 	`agent/standalone: net.Listen("tcp", "127.0.0.1:0")`:                                                                           {"agent/standalone.TestLocalImages"},
-	`agent/machine/mdns: net.ListenUDP("udp4", &net.UDPAddr{IP: n.IP})`:                                                            {"agent/machine/mdns.FuzzAnswer"},
+	`agent/machine/mdns: net.ListenUDP("udp4", &net.UDPAddr{IP: n.IP})`:                                                            {"agent/machine/mdns.FuzzAnswer", "agent/machine/mdns.FuzzURL"},
 	`agent/machine/netup: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                                                {"agent/machine/netup.FuzzParseRA"},
 	`agent/machine/linux: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index})`: {"proto/lldp.FuzzParse"},
 	// The kernel's own messages, which no other process can send.

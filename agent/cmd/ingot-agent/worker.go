@@ -17,6 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/ipa"
 	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/machine/lldp"
+	"github.com/ingot-metal/ingot/agent/machine/mdns"
 	"github.com/ingot-metal/ingot/agent/machine/netup"
 	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step/site"
@@ -112,7 +113,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 			Rescue: rescue.New(m, "", slog.New(handler)),
 			Logs:   func() ([]byte, error) { return agent.BundleLogs(m, logFiles...) },
 			Roots:  poolOf(ca), State: ipa.StateFile, Reason: os.Getenv(pid1.EnvReason), Log: slog.New(handler),
-			Status: status.Line, Progress: status.Progress,
+			Find: mdns.FindURL, Status: status.Line, Progress: status.Progress,
 		})
 	} else {
 		a, err = agent.New(agent.Options{

@@ -1,5 +1,5 @@
 // Package mdns finds the conductor by multicast DNS (RFC 6762), as Ironic's agent finds its API: the service baremetal
-// of OpenStack in the machine's own network segments.
+// of OpenStack in the machine's own network segments. It finds an Ironic too.
 //
 // Answers can come from anyone in the segment. They are only an address to try: the agent talks there to the CA's
 // server that it was told to trust, or to none.
@@ -20,9 +20,11 @@ import (
 // Service is the name of the service's one instance, and Key the word of its text that has the agents' address of the
 // conductor: KEY=ADDRESS:PORT.
 const (
-	Service = "baremetal._openstack._tcp.local."
+	Service = "baremetal" + domain
 	Key     = "ingot_agents"
 )
+
+const domain = "._openstack._tcp.local."
 
 const (
 	wait       = 2 * time.Second // for an answer
@@ -38,11 +40,25 @@ var ErrNone = errors.New("no conductor answers to multicast DNS: it needs netboo
 
 // Find returns the address (IP:PORT) of a conductor for agents. It asks in all network segments at once.
 func Find(ctx context.Context) (string, error) {
+	return ask(ctx, Service, Answer, ErrNone, dnsmessage.TypeTXT)
+}
+
+// FindURL returns the URL of an OpenStack service (baremetal, baremetal-introspection), as ironic-python-agent does.
+func FindURL(ctx context.Context, service string) (string, error) {
+	name := service + domain
+	return ask(ctx, name, func(b []byte) (string, error) { return URL(b, name) },
+		fmt.Errorf("no service %s answers to multicast DNS: it needs [conductor]enable_mdns of Ironic, and to be in "+
+			"the same network segment", service), dnsmessage.TypeSRV, dnsmessage.TypeTXT)
+}
+
+// ask asks for records of a name in all network segments, and returns the first answer that can be read, or none.
+func ask(ctx context.Context, name string, read func([]byte) (string, error), none error,
+	types ...dnsmessage.Type) (string, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
 		return "", err
 	}
-	q, err := question()
+	q, err := question(name, types...)
 	if err != nil {
 		return "", err
 	}
@@ -61,14 +77,14 @@ func Find(ctx context.Context) (string, error) {
 			continue // the segment has no route, say
 		}
 		asked++
-		go func() { found <- listen(conn) }()
+		go func() { found <- listen(conn, read) }()
 	}
 	for range asked {
 		if at := <-found; at != "" {
 			return at, nil
 		}
 	}
-	return "", ErrNone
+	return "", none
 }
 
 // open makes a socket whose questions leave by an interface; nil if it has no IPv4 address or takes none. A question
@@ -96,28 +112,31 @@ func open(ifi net.Interface) *net.UDPConn {
 }
 
 // listen returns the first address in the answers; "" without any.
-func listen(conn *net.UDPConn) string {
+func listen(conn *net.UDPConn, read func([]byte) (string, error)) string {
 	buf := make([]byte, maxMessage)
 	for range maxAnswers {
 		n, _, err := conn.ReadFromUDP(buf)
 		if err != nil {
 			return ""
 		}
-		if at, err := Answer(buf[:n]); err == nil {
+		if at, err := read(buf[:n]); err == nil {
 			return at
 		}
 	}
 	return ""
 }
 
-func question() ([]byte, error) {
-	name, err := dnsmessage.NewName(Service)
+func question(service string, types ...dnsmessage.Type) ([]byte, error) {
+	name, err := dnsmessage.NewName(service)
 	if err != nil {
 		return nil, err
 	}
 	const unicast = 1 << 15 // the answer is to come to the socket that asked
-	m := dnsmessage.Message{Questions: []dnsmessage.Question{
-		{Name: name, Type: dnsmessage.TypeTXT, Class: dnsmessage.ClassINET | unicast}}}
+	m := dnsmessage.Message{}
+	for _, t := range types {
+		m.Questions = append(m.Questions,
+			dnsmessage.Question{Name: name, Type: t, Class: dnsmessage.ClassINET | unicast})
+	}
 	return m.Pack()
 }
 

@@ -22,7 +22,7 @@ func message(t testing.TB, name string, words ...string) []byte {
 }
 
 func TestAnswer(t *testing.T) {
-	question, err := question()
+	question, err := question(Service, dnsmessage.TypeTXT)
 	if err != nil {
 		t.Fatal(err)
 	}
