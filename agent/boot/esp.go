@@ -38,40 +38,41 @@ type esp struct {
 }
 
 // makeESP fills the EFI system partition of a disk that was partitioned for a partition image, from the image itself:
-// nothing of the image is run or mounted. A repeated run has the same result.
-func makeESP(ctx context.Context, m machine, p *disk.Pending, a arch, log *slog.Logger) (err error) {
+// nothing of the image is run or mounted. A repeated run has the same result. It returns the UUID of the root file
+// system.
+func makeESP(ctx context.Context, m machine, p *disk.Pending, a arch, log *slog.Logger) (root string, err error) {
 	x := p.Division()
-	root, ok := x.Partition(disk.RoleRoot)
+	part, ok := x.Partition(disk.RoleRoot)
 	if !ok {
-		return errors.New("the disk has no root partition")
+		return "", errors.New("the disk has no root partition")
 	}
 	dev, err := p.Open(ctx, m)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer disk.Close(dev, &err)
-	fs, err := ext4.Open(disk.Section(dev, root.Start, root.Size), root.Size)
+	fs, err := ext4.Open(disk.Section(dev, part.Start, part.Size), part.Size)
 	if err != nil {
-		return step.Fail("use a partition image with an ext2, ext3 or ext4 file system, or a whole-disk image", err)
+		return "", step.Fail("use a partition image with an ext2, ext3 or ext4 file system, or a whole-disk image", err)
 	}
 	e, err := espOf(fs, a)
 	if err != nil {
-		return err
+		return "", err
 	}
 	for role, guid := range map[string]string{disk.RoleRoot: e.rootGUID, disk.RoleESP: e.espGUID} {
 		if guid == "" {
 			continue
 		}
 		if err := x.SetGUID(role, guid); err != nil {
-			return step.Fail("correct /etc/fstab and the kernel's command line in the image", err)
+			return "", step.Fail("correct /etc/fstab and the kernel's command line in the image", err)
 		}
 	}
 	if err := x.PutESP(ctx, dev, e.files, e.label, e.serial); err != nil {
-		return err
+		return "", err
 	}
 	log.Info("EFI system partition made", "disk", p.Disk.Name, "loader", e.from, "files", len(e.files), "bytes",
 		e.total)
-	return nil
+	return fs.Info().UUID, nil
 }
 
 const remedyLoader = "use a partition image with a boot loader for UEFI (shim and GRUB, in /boot/efi or as the packages install them), or a whole-disk image"

@@ -46,6 +46,8 @@ type Result struct {
 	// BootEntries are those of all disks of an array.
 	BootEntries []Entry `json:"boot_entries,omitempty"`
 	Warning     string  `json:"warning"`
+	// RootUUID is the UUID of a partition image's file system.
+	RootUUID string `json:"root_uuid,omitempty"`
 }
 
 // Entry is a boot entry of the firmware.
@@ -66,9 +68,10 @@ func PrepareStep(m machine) step.Func {
 		if _, err := os.Stat(efi); err == nil {
 			r.BootMode = "uefi"
 		}
-		if p, err := disk.PendingOf(c.Facts); err == nil && p.Division() != nil {
+		p, err := disk.PendingOf(c.Facts)
+		if err == nil && p.Division() != nil {
 			c.Report(step.Progress{Phase: "EFI system partition"})
-			if err := FillESP(ctx, m, p, c.Log); err != nil {
+			if r.RootUUID, err = FillESP(ctx, m, p, c.Log); err != nil {
 				return step.Outcome{}, err
 			}
 		}
@@ -131,18 +134,19 @@ func remedy(err error) string {
 }
 
 // FillESP makes a disk that was partitioned for a partition image bootable, except for the table; it does nothing for
-// other images.
-func FillESP(ctx context.Context, m machine, p *disk.Pending, log *slog.Logger) error {
+// other images. It returns the UUID of the root file system.
+func FillESP(ctx context.Context, m machine, p *disk.Pending, log *slog.Logger) (string, error) {
 	if p.Division() == nil {
-		return nil
+		return "", nil
 	}
 	if err := disk.CanDivide(m); err != nil {
-		return err
+		return "", err
 	}
-	if err := makeESP(ctx, m, p, archs[runtime.GOARCH], log); err != nil {
-		return fmt.Errorf("make %s bootable: %w", p.Disk.Name, err)
+	root, err := makeESP(ctx, m, p, archs[runtime.GOARCH], log)
+	if err != nil {
+		return "", fmt.Errorf("make %s bootable: %w", p.Disk.Name, err)
 	}
-	return nil
+	return root, nil
 }
 
 // findESP returns the first EFI system partition.

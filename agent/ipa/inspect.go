@@ -74,12 +74,12 @@ func (a *Agent) report(ctx context.Context) (map[string]any, error) {
 	if len(collectors) == 0 {
 		collectors = []string{"default", "logs"}
 	}
-	result, err := a.runner.Run(ctx, step.Inspect, a.state.Node,
+	results, err := a.runner.Run(ctx, step.Inspect, a.state.Node,
 		step.Planned{Interface: "inspect", Name: "inspect", Args: json.RawMessage("{}")})
 	if err != nil {
 		// It is handed in all the same: the conductor fails the inspection with this text.
 		body["error"] = steps.Text(err)
-	} else if err := json.Unmarshal(result, &body); err != nil {
+	} else if err := json.Unmarshal(results[0], &body); err != nil {
 		return nil, fmt.Errorf("read the result of the inspection: %w", err)
 	}
 	body["configuration"] = map[string]any{"collectors": collectors,

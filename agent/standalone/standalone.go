@@ -154,7 +154,7 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger,
 		return nil, err
 	}
 	if !o.BootEntry {
-		if err := boot.FillESP(ctx, m, pending, log); err != nil { // of a partition image
+		if _, err := boot.FillESP(ctx, m, pending, log); err != nil { // of a partition image
 			return nil, err
 		}
 		report("commit", step.Progress{Phase: "commit"})

@@ -91,7 +91,7 @@ func (r *Runner) writeImage(ctx context.Context, k Kind, n node, given json.RawM
 	r.mu.Lock()
 	r.done.Written, r.done.Partitions = false, nil
 	r.mu.Unlock()
-	result, err := r.Run(fetch.WithAccess(ctx, access), k.Phase, n.UUID, plan...)
+	results, err := r.Run(fetch.WithAccess(ctx, access), k.Phase, n.UUID, plan...)
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +100,23 @@ func (r *Runner) writeImage(ctx context.Context, k Kind, n node, given json.RawM
 			Name string `json:"name"`
 		} `json:"disk"`
 	}
-	if err := json.Unmarshal(result, &written); err != nil {
+	if err := json.Unmarshal(results[0], &written); err != nil {
 		return nil, fmt.Errorf("read the result of write_image: %w", err)
+	}
+	var booted struct {
+		RootUUID string `json:"root_uuid"`
+	}
+	if err := json.Unmarshal(results[len(results)-1], &booted); err != nil {
+		return nil, fmt.Errorf("read the result of prepare_instance_boot: %w", err)
 	}
 	r.mu.Lock()
 	r.done.Written = true
+	if booted.RootUUID != "" {
+		r.done.Partitions = map[string]string{"root uuid": booted.RootUUID}
+	}
 	r.mu.Unlock()
 	return map[string]any{"result": fmt.Sprintf("prepare_image: image (%s) written to device %s", args.Image.ID,
-		written.Disk.Name), "ingot": result}, nil
+		written.Disk.Name), "ingot": results[0]}, nil
 }
 
 func absent(v json.RawMessage) bool {

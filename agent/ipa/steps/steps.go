@@ -263,7 +263,7 @@ func (r *Runner) translated(ctx context.Context, k Kind, p command.Params, set i
 	if err != nil {
 		return nil, err
 	}
-	return resultOf(found, result)
+	return resultOf(found, result[0])
 }
 
 func (r *Runner) wrote() bool {
@@ -272,9 +272,9 @@ func (r *Runner) wrote() bool {
 	return r.done.Written
 }
 
-// Run runs steps one after another and returns the result of the first.
+// Run runs steps one after another and returns their results.
 func (r *Runner) Run(ctx context.Context, phase step.Phase, node string,
-	plan ...step.Planned) (json.RawMessage, error) {
+	plan ...step.Planned) ([]json.RawMessage, error) {
 	r.mu.Lock()
 	if r.facts[phase] == nil {
 		r.facts[phase] = &step.Facts{}
@@ -286,7 +286,7 @@ func (r *Runner) Run(ctx context.Context, phase step.Phase, node string,
 	if phase == step.Rescue && r.o.Rescue != nil {
 		rescue.Offer(facts, r.o.Rescue)
 	}
-	t := &tape{o: &r.o}
+	t := &tape{o: &r.o, results: make([]json.RawMessage, len(plan))}
 	end := r.steps.Run(ctx, facts, plan, t)
 	switch {
 	case end.Err != nil:
@@ -297,13 +297,13 @@ func (r *Runner) Run(ctx context.Context, phase step.Phase, node string,
 		return nil, step.Failf("run it under Ingot's own conductor, or let the step say reboot_requested",
 			"step %s asks for a reboot or a person in its middle, which Ironic can't do", plan[0].Name)
 	}
-	return t.first, nil
+	return t.results, nil
 }
 
-// tape keeps the first step's result and shows on the console what runs.
+// tape keeps the steps' results and shows on the console what runs.
 type tape struct {
-	o     *Options
-	first json.RawMessage
+	o       *Options
+	results []json.RawMessage
 }
 
 func (t *tape) StepStarted(_ int, s step.Planned) { t.o.Status("step %s", s.Name) }
@@ -315,15 +315,12 @@ func (t *tape) StepFinished(i int, s step.Planned, res step.Result) {
 		t.o.Status("step %s failed: %v", s.Name, res.Err)
 		return
 	}
-	if i != 0 {
-		return
-	}
 	b, err := json.Marshal(res.Outcome.Result)
 	if err != nil {
 		t.o.Log.Error("put the result of a step into JSON", "step", s.Name, "err", err)
 		return
 	}
-	t.first = b
+	t.results[i] = b
 }
 
 // Text is an error with its remedy, for the one string that Ironic shows.
