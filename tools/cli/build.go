@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -35,8 +36,9 @@ func (p *program) ramdiskCommand() *cobra.Command {
 }
 
 func (p *program) ramdiskBuild() *cobra.Command {
-	o := initramfs.Options{Profile: "lab", Out: "ramdisk"}
+	o := initramfs.Options{Out: "ramdisk"}
 	var all, quiet bool
+	var site, api string
 	profiles := initramfs.Profiles()
 	names := slices.Sorted(maps.Keys(profiles))
 	about := mapped(names, func(name *string) string { return fmt.Sprintf("  %-8s %s", *name, profiles[*name]) })
@@ -44,9 +46,12 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		Use: "build", Short: "Build a ramdisk",
 		Long: "Build a ramdisk: a folder with a kernel, an initramfs and a manifest, for the conductor's netboot.ramdisk_dir.\n" +
 			"The kernel and its modules come from a Debian kernel package; the agent is compiled from Ingot's source.\n\nProfiles:\n" + strings.Join(about, "\n"),
-		Example: `  ingot ramdisk build --profile server --out /var/lib/ingot/ramdisk`,
+		Example: `  ingot ramdisk build --profile server --out /var/lib/ingot/ramdisk
+  ingot ramdisk build --for ironic --api-url http://192.0.2.1:6385`,
 	}, []option{
-		opt("profile", &o.Profile, "profile: lab or server", names...),
+		opt("profile", &o.Profile, "profile: lab or server (default lab; with --for server)", names...),
+		opt("for", &site, "ironic: for an OpenStack Ironic, with an ISO image beside it (docs/howto/under-ironic.md)", forIronic),
+		opt("api-url", &api, "with --for: URL of Ironic's API for the ISO image (default: found by multicast DNS)"),
 		opt("out", &o.Out, "folder to write"),
 		opt("shell", &o.Shell, "include the interactive shell, which a rescue needs, if the profile has none"),
 		opt("no-iso", &o.NoISO, "leave out the boot loaders of ISO images, which virtual media need"),
@@ -63,6 +68,15 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		opt("all", &all, "list all modules"),
 		opt("quiet,q", &quiet, "only the result"),
 	}, func(ctx context.Context, _ []string) error {
+		switch {
+		case site != "" && site != forIronic:
+			return usage("--for %q is not %s", site, forIronic)
+		case api != "" && site == "":
+			return usage("--api-url is for --for %s", forIronic)
+		case site != "" && o.NoISO:
+			return usage("--for %s writes an ISO image: leave out --no-iso", forIronic)
+		}
+		o.Profile = cmp.Or(o.Profile, map[string]string{"": "lab", forIronic: "server"}[site])
 		if _, ok := profiles[o.Profile]; !ok {
 			return usage("--profile %q is none of %s", o.Profile, strings.Join(names, ", "))
 		}
@@ -81,7 +95,10 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("build ramdisk: %w", err)
 		}
-		return p.showRamdisk(r, all)
+		if err := p.showRamdisk(r, all); err != nil || site == "" {
+			return err
+		}
+		return p.writeForIronic(ctx, o.Out, api)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +60,35 @@ func (p *program) ramdiskISO() *cobra.Command {
 		_, err = fmt.Fprintf(p.stdout, "%s: %d bytes\n", out, size)
 		return err
 	})
+}
+
+// forIronic is the value of --for.
+const forIronic = "ironic"
+
+// ironicISO is the file beside a ramdisk for Ironic.
+const ironicISO = "ironic.iso"
+
+// writeForIronic writes an ISO image for machines of an Ironic into a ramdisk's folder.
+func (p *program) writeForIronic(ctx context.Context, dir, api string) error {
+	// Virtual media without a token of ours is an Ironic's, which multicast DNS finds.
+	words := "boot_method=vmedia"
+	if api != "" {
+		u, err := url.Parse(api)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return usage("--api-url %q is no http or https URL", api)
+		}
+		words = "ipa-api-url=" + api
+	}
+	out := filepath.Join(dir, ironicISO)
+	if err := os.Remove(out); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("replace the ISO image: %w", err)
+	}
+	size, err := writeISO(ctx, dir, out, bootiso.Node{CommandLine: "console=tty0 console=ttyS0,115200n8 " + words})
+	if err != nil {
+		return fmt.Errorf("write ISO image: %w", err)
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s: %d bytes\n", out, size)
+	return err
 }
 
 // writeISO writes the image of the ramdisk in dir.

@@ -77,6 +77,9 @@ func TestToolsAreThere(t *testing.T) {
 	}
 	u.fails(words("lab status --name there-is-none"), "ingot lab up --name there-is-none")
 	u.fails(words("ramdisk build --profile toaster"), "lab, server")
+	u.fails(words("ramdisk build --for nova"), `"nova" is not ironic`)
+	u.fails(words("ramdisk build --api-url http://192.0.2.1:6385"), "--api-url is for --for ironic")
+	u.fails(words("ramdisk build --for ironic --no-iso"), "leave out --no-iso")
 	empty := t.TempDir()
 	u.fails([]string{"ramdisk", "inspect", empty}, "inspect ramdisk", "ingot ramdisk build --out "+empty)
 	u.fails(words("image build windows"), "debian or tiny")
