@@ -15,7 +15,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down demo-openstack demo-openstack-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages pictures release clean
+.PHONY: help deps build ramdisk images demo demo-down demo-openstack demo-openstack-down demo-under-ironic check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-cores bench-deploy bench-fleet bench-image bench-scrape chaos demo-ha conformance dev packages pictures release clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -57,6 +57,11 @@ demo-openstack: ## A real OpenStack (Keystone to Nova) beside the virtual rack: 
 	@sh tools/deps.sh build lab images test
 	$(GO) build -o bin/demo-openstack ./test/openstack/demo
 	bin/demo-openstack -image $(or $(GUEST),debian) $(if $(STAY),-stay)
+
+demo-under-ironic: ## A real Ironic (Debian's 21.4) with Ingot's ramdisk: enrol, clean, deploy raw, qcow2 and a partition image, rescue, delete (FIRMWARE=bios or uefi for one)
+	@sh tools/deps.sh build lab images test
+	$(GO) build -o bin/demo-under-ironic ./test/openstack/underironic
+	bin/demo-under-ironic -firmware $(if $(FIRMWARE),$(FIRMWARE),bios,uefi)
 
 demo-openstack-down: ## End what `make demo-openstack STAY=1` left running
 	@if [ -x bin/demo-openstack ]; then bin/demo-openstack -down; else echo 'No demo is up.'; fi

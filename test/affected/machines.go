@@ -87,6 +87,7 @@ var machines = []line{
 	{"test/conformance",
 		"conductor/api/... conductor/app conductor/config conductor/engine conductor/node conductor/rest conductor/store"},
 	{"test/openstack/demo", "conductor/glance test/openstack/demo"},
+	{"test/openstack/underironic", "agent/ipa agent/ipa/steps test/openstack/underironic"},
 	{"test/openstack",
 		"conductor/access conductor/api/... conductor/app conductor/engine conductor/glance conductor/node conductor/rest"},
 	{"test/chaos", "conductor/agents conductor/engine conductor/member conductor/store conductor/store/postgres tools/lab/fleet"},

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -22,21 +22,41 @@ func PartitionImage(t testing.TB, raw string, sector int, image string) {
 	NeedPrograms(t, "losetup", "sfdisk", "debugfs", "e2fsck", "dd")
 	NeedFiles(t, "shim-signed", shimSigned)
 	NeedFiles(t, "grub-efi-amd64-signed", grubSigned)
+	loop := Loop(t, raw, "--read-only", "--sector-size", fmt.Sprint(sector))
+	if err := CutPartition(raw, loop, sector, image); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// CutPartition is PartitionImage without a test. device has the image's sectors; for 512 bytes it is the image itself.
+func CutPartition(raw, device string, sector int, image string) error {
+	run := func(name string, args ...string) (string, error) {
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("%s: %w: %s", name, err, out)
+		}
+		return string(out), nil
+	}
+	text, err := run("sfdisk", "--json", device)
+	if err != nil {
+		return err
+	}
 	var table struct {
 		PartitionTable struct {
 			Partitions []struct{ Start, Size int64 }
 		} `json:"partitiontable"`
 	}
-	loop := Loop(t, raw, "--read-only", "--sector-size", fmt.Sprint(sector))
-	if err := json.Unmarshal([]byte(Run(t, "sfdisk", "--json", loop)), &table); err != nil ||
-		len(table.PartitionTable.Partitions) == 0 {
-		t.Fatalf("partitions of %s: %+v, %v", raw, table, err)
+	if err := json.Unmarshal([]byte(text), &table); err != nil || len(table.PartitionTable.Partitions) == 0 {
+		return fmt.Errorf("partitions of %s: %+v, %w", raw, table, err)
 	}
 	p := table.PartitionTable.Partitions[len(table.PartitionTable.Partitions)-1]
-	Run(t, "dd", "if="+raw, "of="+image, "bs=1M", "iflag=skip_bytes,count_bytes", "conv=sparse", "status=none",
-		fmt.Sprintf("skip=%d", p.Start*int64(sector)), fmt.Sprintf("count=%d", p.Size*int64(sector)))
+	if _, err := run("dd", "if="+raw, "of="+image, "bs=1M", "iflag=skip_bytes,count_bytes", "conv=sparse",
+		"status=none", fmt.Sprintf("skip=%d", p.Start*int64(sector)),
+		fmt.Sprintf("count=%d", p.Size*int64(sector))); err != nil {
+		return err
+	}
 	if err := os.Truncate(image, p.Size*int64(sector)); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	var commands strings.Builder
 	for _, d := range []string{"/usr", "/usr/lib", "/usr/lib/shim", "/usr/lib/grub",
@@ -44,10 +64,14 @@ func PartitionImage(t testing.TB, raw string, sector int, image string) {
 		fmt.Fprintf(&commands, "mkdir %s\n", d) // says so where it is there
 	}
 	fmt.Fprintf(&commands, "write %s %s\nwrite %s %s\n", shimSigned, shimSigned, grubSigned, grubSigned)
-	script := filepath.Join(t.TempDir(), "commands")
+	script := image + ".commands"
 	if err := os.WriteFile(script, []byte(commands.String()), 0o644); err != nil {
-		t.Fatal(err)
+		return err
 	}
-	Run(t, "debugfs", "-w", "-f", script, image)
-	Run(t, "e2fsck", "-f", "-n", image)
+	defer os.Remove(script)
+	if _, err := run("debugfs", "-w", "-f", script, image); err != nil {
+		return err
+	}
+	_, err = run("e2fsck", "-f", "-n", image)
+	return err
 }

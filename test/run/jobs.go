@@ -40,6 +40,7 @@ var suites = []suite{
 	{pkg: "test/conformance", needs: []string{made.Programs}},
 	{pkg: "test/openstack", needs: []string{made.Programs, made.OpenStack}},
 	{pkg: "test/openstack/demo", needs: []string{made.Programs}},
+	{pkg: "test/openstack/underironic", needs: []string{made.Programs}},
 	{pkg: "test/packages"},
 	{pkg: "test/ui", needs: []string{made.Programs}},
 	{pkg: "test/chaos", last: true, needs: []string{made.Programs}},
