@@ -32,8 +32,12 @@ const (
 	clockSlack  = time.Second      // smaller clock errors are not corrected
 )
 
+// longestPause is the longest mean time between two attempts.
+const longestPause = 15 * time.Second
+
 // backoff returns the delays between attempts: short at first, so that a restart of the conductor is bridged in a
-// second or two.
+// second or two, then a quarter of the time for which there has been no conductor, so that its return is noticed soon
+// in proportion, and thousands of agents do not ask thousands of times a second one that is just starting.
 type backoff struct {
 	n     int
 	began time.Time
@@ -45,10 +49,7 @@ func (b *backoff) next() time.Duration {
 	if b.n == 0 {
 		b.began = time.Now()
 	}
-	limit := time.Second
-	if time.Since(b.began) > 20*time.Second {
-		limit = 15 * time.Second
-	}
+	limit := min(max(time.Since(b.began)/4, time.Second), longestPause)
 	d := min(100*time.Millisecond<<min(b.n, 10), limit)
 	b.n++
 	// Between half and one and a half: a rack must not reconnect to a restarted conductor in lockstep.

@@ -324,14 +324,15 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		defer between.close()
 		reachPeer = between.address
 	}
-	said := about(cfg, types, reach, reachPeer, segment).Text()
+	said := about(cfg, types, reach, reachPeer, segment)
 	drainer := drain.New(en, drain.Config{Name: cfg.Name(), Others: others.Others, Stop: end,
-		Describe: func(ctx context.Context, draining bool) error {
-			state := postgres.Up
+		Describe: func(ctx context.Context, draining, leaving bool) error {
+			state, said := postgres.Up, said
 			if draining {
 				state = postgres.Draining
 			}
-			return st.Describe(ctx, state, said)
+			said.Leaving = leaving
+			return st.Describe(ctx, state, said.Text())
 		}}, lines.Part("drain"))
 	ac := api.Config{
 		Leaving: drainer.Leaving,
@@ -420,7 +421,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		}
 	}
 
-	if err := st.Describe(ctx, postgres.Up, said); err != nil {
+	if err := st.Describe(ctx, postgres.Up, said.Text()); err != nil {
 		return fmt.Errorf("tell the other conductors of this one: %w", err)
 	}
 	stopping := sync.OnceFunc(func() {
@@ -491,6 +492,9 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		last, cancel := context.WithTimeout(actCtx, stopDrain)
 		defer cancel()
 		drainer.Leave(last)
+		if !others.Remains() {
+			st.ComesBack()
+		}
 		return nil
 	})
 	g.Go(func() error { return ag.Serve(short.Listener(agentListener)) })

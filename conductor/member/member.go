@@ -29,6 +29,8 @@ type About struct {
 	// Boot is the network whose machines it answers over DHCP; nil: none, or it is of a program that does not take
 	// turns.
 	Boot *Segment `json:"boot,omitempty"`
+	// Leaving says that it drains because its process is about to end.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 // Segment is a network on which conductors take turns in answering DHCP.
@@ -123,6 +125,11 @@ func (c *Conductors) Others() bool {
 	return slices.ContainsFunc(c.Conductors(), func(m postgres.Member) bool {
 		return m.Name != c.self && m.State == postgres.Up
 	})
+}
+
+// Remains reports whether another conductor lives that is not about to end.
+func (c *Conductors) Remains() bool {
+	return slices.ContainsFunc(c.All(), func(m Conductor) bool { return m.Name != c.self && m.Alive && !m.Leaving })
 }
 
 // Owner names the living conductor whose a node is to be that no living conductor owns; "" when there is none for its

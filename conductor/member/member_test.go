@@ -110,6 +110,20 @@ func TestWhoMayHaveANode(t *testing.T) {
 	}
 }
 
+// TestRemains: one that is gone or about to end does not remain, one that drains by command does.
+func TestRemains(t *testing.T) {
+	c := New("c1", rows{{Name: "c1", State: postgres.Draining, Doc: About{Leaving: true}.Text()},
+		{Name: "c2", State: postgres.Gone, Doc: About{}.Text()},
+		{Name: "c3", State: postgres.Draining, Doc: About{Leaving: true}.Text()}})
+	if c.Remains() {
+		t.Error("another remains, but one is gone and one about to end")
+	}
+	c.Store.(rows)[2].Doc = About{}.Text()
+	if !c.Remains() {
+		t.Error("one that drains does not remain")
+	}
+}
+
 // TestTurns: for each machine the conductors of a segment have an order, in which each is first for its share. One that
 // is gone, drains, is silent, has another segment or takes no turns is not in it.
 func TestTurns(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -42,7 +44,8 @@ type cached struct {
 	drive bool       // it has a config drive
 	size  int
 
-	present bool // the database holds this version
+	present bool         // the database holds this version
+	used    *atomic.Bool // since the last sweep
 }
 
 const (
@@ -76,7 +79,39 @@ func (c *cache) get(s stamp) (n *node.Node, drive bool) {
 	if !ok || !e.is(s) {
 		return nil, false
 	}
+	if !e.used.Load() {
+		e.used.Store(true)
+	}
 	return e.n.Clone(), e.drive
+}
+
+// sweepEvery is how often unused nodes are forgotten. Clients that list all nodes do so every minute.
+const sweepEvery = 90 * time.Second
+
+// sweep forgets the nodes that were neither read nor written since the last one. Of several conductors each has its
+// own nodes to work on; those of the others are read at times.
+func (c *cache) sweep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, e := range c.nodes {
+		if !e.used.Swap(false) {
+			c.forget(id)
+		}
+	}
+}
+
+// sweeping sweeps until the store is closed.
+func (s *Store) sweeping() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.cache.sweep()
+		case <-s.stop:
+			return
+		}
+	}
 }
 
 // latest returns a copy of a node if its present version is known, or nil. It may lack its config drive, if it has one.
@@ -172,7 +207,8 @@ func (c *cache) entry(n *node.Node, size int) (e cached, ok bool) {
 	if c.max == 0 || size > maxCachedNode {
 		return e, false
 	}
-	e = cached{n: listed(n), size: size}
+	e = cached{n: listed(n), size: size, used: &atomic.Bool{}}
+	e.used.Store(true)
 	_, e.drive = e.n.InstanceInfo["configdrive"]
 	return e, true
 }

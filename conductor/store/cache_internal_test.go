@@ -111,3 +111,23 @@ func TestPresent(t *testing.T) {
 		}
 	}
 }
+
+// TestUnusedNodesAreForgotten: a sweep keeps what was read or written since the last one.
+func TestUnusedNodesAreForgotten(t *testing.T) {
+	c := newCache(0, false)
+	for _, id := range []string{"a", "b"} {
+		c.put(&node.Node{UUID: id, Version: 1}, 100, c.now())
+	}
+	c.sweep()
+	if n, _ := c.get(stamp{uuid: "a", version: 1, created: micros(time.Time{})}); n == nil {
+		t.Fatal("a node that was just read is forgotten")
+	}
+	c.sweep()
+	if !c.has("a") || c.has("b") || c.size != 100 {
+		t.Errorf("kept a: %v, b: %v, %d bytes", c.has("a"), c.has("b"), c.size)
+	}
+	c.sweep()
+	if c.has("a") || c.size != 0 {
+		t.Errorf("an unused node is kept, %d bytes", c.size)
+	}
+}

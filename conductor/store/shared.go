@@ -170,6 +170,14 @@ func (s *Store) Describe(ctx context.Context, state, doc string) error {
 	return s.hold.Describe(ctx, state, doc)
 }
 
+// ComesBack has Close leave this conductor its nodes for as long as its lease lasts: no other one is there to take
+// them, and after a restart of the whole site each finds those that it had, with their agents.
+func (s *Store) ComesBack() {
+	if s.hold != nil {
+		s.hold.ComesBack()
+	}
+}
+
 // sharedPurpose binds the seal of what Shared returns.
 const sharedPurpose = "shared files"
 

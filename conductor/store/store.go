@@ -217,6 +217,7 @@ func (s *Store) ready(ctx context.Context) error {
 	s.fault.serving.Store(true)
 	if s.tail.shared {
 		s.checking.Go(s.follow)
+		s.checking.Go(s.sweeping)
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ type nodes interface {
 // Config is the configuration of a Drainer.
 type Config struct {
 	Name string // of this conductor
-	// Describe makes it known to the others whether this conductor drains.
-	Describe func(ctx context.Context, draining bool) error
+	// Describe makes it known to the others whether this conductor drains, and whether its process is about to end.
+	Describe func(ctx context.Context, draining, leaving bool) error
 	// Others reports whether another conductor takes nodes.
 	Others func() bool
 	// Stop stops this process.
@@ -103,19 +103,25 @@ func (d *Drainer) Begin(ctx context.Context) error {
 		d.begin()
 		return nil
 	}
+	d.mu.Lock()
+	leaving := d.stopping
+	d.mu.Unlock()
 	if !d.cfg.Others() { // as far as is known here, which may be two seconds old: a description is answered with more
-		if err := d.cfg.Describe(ctx, false); err != nil {
+		if err := d.cfg.Describe(ctx, leaving, leaving); err != nil {
 			return fmt.Errorf("ask for the other conductors: %w", err)
 		}
 		if !d.cfg.Others() {
 			return ErrAlone
 		}
 	}
-	if err := d.cfg.Describe(ctx, true); err != nil {
+	if err := d.cfg.Describe(ctx, true, leaving); err != nil {
 		return fmt.Errorf("tell the other conductors that this one drains: %w", err)
 	}
 	if !d.cfg.Others() { // the last one has just gone
-		return errors.Join(ErrAlone, d.cfg.Describe(ctx, false))
+		if leaving { // those that leave too are not to hand their nodes over to this one
+			return ErrAlone
+		}
+		return errors.Join(ErrAlone, d.cfg.Describe(ctx, false, false))
 	}
 	d.log.Info("this conductor drains: it takes no nodes, and hands over those that it has")
 	d.begin()
@@ -141,7 +147,7 @@ func (d *Drainer) Undo(ctx context.Context) error {
 	if !d.Status().Draining {
 		return nil
 	}
-	if err := d.cfg.Describe(ctx, false); err != nil {
+	if err := d.cfg.Describe(ctx, false, false); err != nil {
 		return fmt.Errorf("tell the other conductors that this one takes nodes again: %w", err)
 	}
 	d.mu.Lock()

@@ -72,19 +72,20 @@ func full() *rack {
 type others struct {
 	mu       sync.Mutex
 	said     []bool
+	leaving  bool // as said last
 	take     bool
 	news     bool // they take nodes, which is known with the next description
 	goneThen bool // the other way round
 	fails    error
 }
 
-func (o *others) describe(_ context.Context, draining bool) error {
+func (o *others) describe(_ context.Context, draining, leaving bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.fails != nil {
 		return o.fails
 	}
-	o.said = append(o.said, draining)
+	o.said, o.leaving = append(o.said, draining), leaving
 	o.take = (o.take || o.news) && !o.goneThen
 	return nil
 }
@@ -192,6 +193,10 @@ func TestAlone(t *testing.T) {
 			begun := time.Now()
 			if d.Leave(t.Context()); time.Since(begun) != 0 || !strings.Contains(d.Leaving(), "about to stop") {
 				t.Errorf("leaving alone took %s; %q", time.Since(begun), d.Leaving())
+			}
+			// Others that leave at the same time see by it that they had better keep their nodes.
+			if !o.said[len(o.said)-1] || !o.leaving {
+				t.Errorf("leaving alone it was described as draining %v, leaving %v", o.said, o.leaving)
 			}
 		}
 		if err := run(t, full(), &others{news: true}).Begin(t.Context()); err != nil {

@@ -91,6 +91,7 @@ type Hold struct {
 	epoch  atomic.Int64
 	until  atomic.Int64 // end of the lease, since began
 	began  time.Time    // monotonic
+	back   atomic.Bool
 
 	mu      sync.Mutex
 	members []Member // those with a name
@@ -631,6 +632,9 @@ func (h *Hold) Committed(ctx context.Context, db *sql.DB, id string) (bool, erro
 	}
 }
 
+// ComesBack has Close not say that this conductor has gone: the others wait for its lease.
+func (h *Hold) ComesBack() { h.back.Store(true) }
+
 // Close gives the locks up, and says that this conductor has gone, so that the others need not wait for its lease.
 func (h *Hold) Close(ctx context.Context) error {
 	joined := h.stop != nil
@@ -645,7 +649,7 @@ func (h *Hold) Close(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	if joined && !h.conn.IsClosed() {
+	if joined && !h.conn.IsClosed() && !h.back.Load() {
 		_, err = h.set(ctx, h.conn, Gone, h.epoch.Load(), nil, nil)
 	}
 	if err = errors.Join(err, h.conn.Close(ctx)); err != nil {

@@ -201,6 +201,37 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestComesBack: a conductor that closes so is not gone for the others until its lease has ended, and its next life
+// begins at once.
+func TestComesBack(t *testing.T) {
+	w := newWorld(t)
+	first, other := w.join(t, "c1", time.Second), w.join(t, "c2", time.Second)
+	first.ComesBack()
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lives := func() bool {
+		conn := w.conn(t)
+		if _, err := other.Begin(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		exec(t.Context(), t, conn, `ROLLBACK`)
+		return other.Lives("c1")
+	}
+	if !lives() {
+		t.Error("it is gone already")
+	}
+	again := w.join(t, "c1", time.Second)
+	if !lives() {
+		t.Error("its next life is not known")
+	}
+	again.ComesBack()
+	if err := again.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is not taken for dead when its lease has ended", func() bool { return !lives() })
+}
+
 // TestChangesAreHeard: that a conductor joins, drains or is gone is known to the others before their next beat.
 func TestChangesAreHeard(t *testing.T) {
 	w := newWorld(t)
