@@ -31,7 +31,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request) {
 	// A stream ends with the session that it was opened in: the page opens the next one with its present cookie.
 	ctx, end := s.ending(r.Context(), ses)
 	defer end()
-	if now := s.cfg.now(); r.Header.Get(passive) == "" && now.Sub(ses.Used) >= moved {
+	if now := s.cfg.Now(); r.Header.Get(passive) == "" && now.Sub(ses.Used) >= moved {
 		used := *ses
 		used.Used = now
 		s.keep(w, r, s.vault.seal(&used), used.end())

@@ -67,8 +67,8 @@ type Config struct {
 	Bodies *limit.Budget
 	// Hostname is this conductor's.
 	Hostname string
-
-	now func() time.Time
+	// Now is the clock of sessions; nil is time.Now.
+	Now func() time.Time
 }
 
 // Server answers requests for the dashboard. It is an http.Handler.
@@ -93,10 +93,10 @@ var dist embed.FS
 // New makes a Server in front of the API.
 func New(api http.Handler, cfg Config, log *slog.Logger) (*Server, error) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	if cfg.now == nil {
-		cfg.now = time.Now
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
-	v, err := newVault(cfg.Key, cfg.Auth, cfg.now)
+	v, err := newVault(cfg.Key, cfg.Auth, cfg.Now)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func (s *Server) secure(r *http.Request) bool { return r.TLS != nil || s.public.
 
 // keep gives the browser a session's cookie.
 func (s *Server) keep(w http.ResponseWriter, r *http.Request, value string, until time.Time) {
-	http.SetCookie(w, cookie(value, s.secure(r), until.Sub(s.cfg.now())))
+	http.SetCookie(w, cookie(value, s.secure(r), until.Sub(s.cfg.Now())))
 }
 
 // refuse answers with an error in the shape of the API's.

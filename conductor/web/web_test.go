@@ -69,7 +69,7 @@ func (s *shared) SessionEnded(_ context.Context, id string) (bool, error) {
 func newSite(t *testing.T, auth string, change func(*Config)) *site {
 	t.Helper()
 	x := &site{T: t, clock: &clock{time.Now()}}
-	cfg := Config{Auth: auth, Key: []byte("the key of this installation"), Hostname: "c1", now: x.clock.now,
+	cfg := Config{Auth: auth, Key: []byte("the key of this installation"), Hostname: "c1", Now: x.clock.now,
 		Ended: new(shared)}
 	if auth != None {
 		cfg.Authenticate = func(r *http.Request) (*access.Actor, error) {

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -36,6 +37,13 @@ func TestFleetIsSearchedSortedAndKeptInTheAddress(t *testing.T) {
 	p.lists("a1 b1")
 	p.click("Name")
 	p.lists("b1 a1")
+	p.fill("Search", "class:gold state:enroll")
+	p.lists("a1")
+	p.fill("Search", "class:gol")
+	p.shows("No machine is like that.")
+	p.fill("Search", "conductor:c1 gold")
+	p.lists("b1 a1")
+	p.fill("Search", "gold")
 	p.choose("Filter by state", "available")
 	p.lists("b1")
 	p.click("Columns")
@@ -140,6 +148,20 @@ func TestActionsOnManyMachines(t *testing.T) {
 	if got := p.asked("PUT "); got != 1 {
 		t.Errorf("%d requests were sent, want 1", got)
 	}
+
+	// Each machine that works has a bar, until it is done.
+	s.want(202, "PUT", "/v1/nodes/n3/states/provision", `{"target":"manage"}`)
+	s.send("n2", "manage")
+	for _, name := range []string{"n2", "n3"} {
+		s.is(name, "manageable")
+		s.want(200, "PATCH", "/v1/nodes/"+name, `[{"op":"add","path":"/driver_info/fake_inspect_delay","value":"2"}]`)
+	}
+	p.until("document.querySelector('.machines-table').innerText.match(/manageable/g)?.length === 2")
+	p.click("Inspect …")
+	p.click("Inspect: 2 machines")
+	p.until(`['n2', 'n3'].every((n) => document.querySelector('dialog .machines [role=progressbar][aria-label="Progress of ' + n + '"]'))`)
+	p.until(`document.querySelector('dialog .machines').innerText.match(/manageable/g)?.length === 2`)
+	p.until(`!document.querySelector('dialog .machines [role=progressbar]')`)
 }
 
 // TestEverythingCanBeDoneByKeyboard: what has the focus is seen to have it, and a dialog gives it back.
@@ -211,24 +233,56 @@ func TestBrokenStream(t *testing.T) {
 // hostile is a text as a machine or a tenant may have.
 const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>\u202e{{7*7}}`
 
-// TestHostileTextsAreTexts: they are shown as they are.
+// TestHostileTextsAreTexts: they are shown as they are, on every page.
 func TestHostileTextsAreTexts(t *testing.T) {
 	s := start(t)
-	s.node("m1", `"resource_class":"<b>x</b>","description":`+quoted(hostile)+`,"extra":{"x":`+quoted(hostile)+`}`)
-	s.want(202, "PUT", "/v1/nodes/m1/maintenance", `{"reason":`+quoted(hostile)+`}`)
+	const machine = `"driver_info":{"fake_fail":{"deploy.deploy":` + "%s" + `},"fake_inventory":{"cpus":4,"memory_mb":4096,"disks_gb":[100],` +
+		`"macs":["52:54:00:00:00:01"],"vendor":` + "%[1]s" + `,"product":` + "%[1]s" + `,"serial":` + "%[1]s" + `}}`
+	id := s.node("m1", `"resource_class":"<b>x</b>","description":`+quoted(hostile)+`,"owner":`+quoted(hostile)+`,"extra":{"x":`+quoted(hostile)+`},`+
+		fmt.Sprintf(machine, quoted(hostile)))
+	s.send(id, "manage")
+	s.is(id, "manageable")
+	s.send(id, "inspect")
+	s.is(id, "manageable")
+	s.send(id, "provide")
+	s.is(id, "available")
+	s.want(200, "PATCH", "/v1/nodes/"+id, `[{"op":"add","path":"/instance_info","value":{"display_name":`+quoted(hostile)+
+		`,"image_source":`+quoted("http://127.0.0.1:1/"+hostile)+`,"image_os_hash_algo":"sha256","image_os_hash_value":"`+strings.Repeat("0", 64)+`"}}]`)
+	s.send(id, "active")
+	s.is(id, "deploy failed")
+	s.node("m2", `"resource_class":"<b>x</b>"`)
+	s.want(202, "PUT", "/v1/nodes/m2/maintenance", `{"reason":`+quoted(hostile)+`}`)
+	s.want(201, "POST", "/v1/inspection_rules", `{"description":`+quoted(hostile)+`,"actions":[{"op":"set-attribute","args":{"path":"/description","value":`+quoted(hostile)+`}}]}`)
+	s.want(201, "PUT", "/ingot/v1/pools/web", `{"description":`+quoted(hostile)+`,"resource_class":"<b>x</b>","count":1}`)
+	s.want(201, "POST", "/v1/allocations", `{"name":"web-1","resource_class":"<b>x</b>","extra":{"x":`+quoted(hostile)+`}}`)
 	p := open(t, s.d.URL)
-	for _, path := range []string{"/ui/", "/ui/?view=grid", "/ui/?q=" + "%3Cimg%20src=x%20onerror=alert(1)%3E"} {
-		p.visit(path)
-		p.shows("live")
-		if !strings.Contains(path, "q=") && !strings.Contains(path, "grid") {
-			p.shows(`<img src=x onerror=`)
-			p.shows("<b>x</b>")
+	p.visit("/ui/")
+	p.shows("live")
+	for _, tt := range []struct{ path, shows string }{
+		{"/ui/", "<img src=x onerror="}, {"/ui/?view=grid", "<img src=x onerror="}, {"/ui/?q=%3Cimg%20src=x%20onerror=alert(1)%3E", "No machine is like that"},
+		{"/ui/nodes/" + id, "<img src=x onerror="}, {"/ui/nodes/" + id + "/timeline", "Where the time went"},
+		{"/ui/nodes/" + id + "/steps", "<img src=x onerror="}, {"/ui/nodes/" + id + "/hardware", "<img src=x onerror="},
+		{"/ui/nodes/" + id + "/history", "<img src=x onerror="}, {"/ui/nodes/%3Cimg%20src=x%20onerror=alert(1)%3E", "<img src=x onerror="},
+		{"/ui/images", "<img src=x onerror="}, {"/ui/rules", "<img src=x onerror="},
+		{"/ui/pools", "<img src=x onerror="},
+		{"/ui/allocations", "<b>x</b>"}, {"/ui/conductors", "alive"}, {"/ui/events", "<img src=x onerror="},
+		{"/ui/events?text=%3Cimg%20src=x%20onerror=alert(1)%3E", "No line is like that"}, {"/ui/settings?q=%3Cb%3E", "No setting is like that"},
+	} {
+		if strings.Contains(tt.path, "%3C") {
+			p.expect("status of 400")
 		}
+		p.to(tt.path)
+		p.shows(tt.shows)
 		if n := js[int](p, "document.querySelectorAll('img, b, body script').length"); n != 0 {
-			t.Errorf("%s has %d elements that a text made", path, n)
+			t.Errorf("%s has %d elements that a text made", tt.path, n)
 		}
 		if got := js[string](p, "document.title"); strings.Contains(got, "owned") {
-			t.Errorf("%s: a text was run", path)
+			t.Errorf("%s: a text was run", tt.path)
 		}
 	}
+	p.to("/ui/nodes/" + id)
+	p.click("Deploy …") // it has the hostile address of the image
+	p.click("The same in a shell")
+	p.shows("ingot node deploy m1")
+	p.click("Cancel")
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // crowd is a server with so many nodes in a real store, in all kinds of states, without anything that acts on them.
-func crowd(t testing.TB, nodes int) (url string, st *store.Store) {
+func crowd(t testing.TB, nodes int, change ...func(*web.Config)) (url string, st *store.Store) {
 	t.Helper()
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), Alone: true})
 	if err != nil {
@@ -46,7 +46,11 @@ func crowd(t testing.TB, nodes int) (url string, st *store.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := web.New(a, web.Config{Auth: web.None, Key: []byte("of this test"), Hostname: "c1"}, log)
+	cfg := web.Config{Auth: web.None, Key: []byte("of this test"), Hostname: "c1"}
+	for _, c := range change {
+		c(&cfg)
+	}
+	w, err := web.New(a, cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}

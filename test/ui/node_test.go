@@ -80,6 +80,30 @@ func TestADeploymentIsFollowedLive(t *testing.T) {
 	p.shows("Deployment completed")
 }
 
+// TestTheWaterfallComparesWithTheLastDeployment, span by span.
+func TestTheWaterfallComparesWithTheLastDeployment(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	id := s.available("m1", "")
+	deploy := func(verb, delay string) {
+		t.Helper()
+		s.want(200, "PATCH", "/v1/nodes/"+id, `[{"op":"add","path":"/driver_info/fake_deploy_delay","value":"`+delay+`"}]`)
+		s.send(id, verb)
+		s.is(id, "active")
+	}
+	deploy("active", "100ms")
+	p := open(t, s.d.URL)
+	p.visit("/ui/nodes/m1/timeline")
+	p.shows("Where the time went")
+	p.lacks("The one before took") // there is none
+	deploy("rebuild", "1500ms")
+	p.shows("The one before took")
+	p.until(`[...document.querySelectorAll('.waterfall [role=row]')].some((r) => { const c = [...r.querySelectorAll('[role=cell]')].map((x) => x.innerText);
+		return /write_image/.test(c[0]) && /^\+1\.[2-9] s$/.test(c[2]); })`)
+	p.choose("Operation", js[string](p, `[...document.querySelector('select[aria-label=Operation]').options].filter((o) => o.innerText.startsWith('deploy')).at(-1).value`))
+	p.lacks("The one before took")
+}
+
 // TestAnActionOnOneMachine: what can be done is offered, with its commands, and the page follows it.
 func TestAnActionOnOneMachine(t *testing.T) {
 	s := start(t)

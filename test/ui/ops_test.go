@@ -3,8 +3,13 @@ package ui
 import (
 	"crypto/ed25519"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
 
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 )
@@ -101,6 +106,71 @@ func TestPagesAboutTheSite(t *testing.T) {
 	}
 }
 
+// TestConductorsLeadToTheirMachines, all of them or those of one kind.
+func TestConductorsLeadToTheirMachines(t *testing.T) {
+	s := start(t)
+	s.node("m1", "")
+	s.available("m2", "")
+	p := open(t, s.d.URL)
+	p.visit("/ui/conductors")
+	p.until("document.querySelector('.card dd a')?.innerText === '2'")
+	p.does("document.querySelector('.card dd a').click()")
+	p.lists("m2 m1")
+	if got := js[string](p, "location.search"); got != "?q=conductor%3Ac1" {
+		t.Errorf("the address is %s", got)
+	}
+	p.run(chromedp.NavigateBack())
+	p.until("[...document.querySelectorAll('.card dd a')].length === 3")
+	p.does("[...document.querySelectorAll('.card dd a')].at(-1).click()")
+	p.lists("m1")
+}
+
+// TestFirstSteps leads from nothing to a deployed machine: what is done is ticked at once.
+func TestFirstSteps(t *testing.T) {
+	s := start(t)
+	p := open(t, s.d.URL)
+	p.visit("/ui/")
+	p.click("First steps")
+	next := func(title, left string) {
+		t.Helper()
+		p.shows(left)
+		p.until("document.querySelector('.start .next h2')?.innerText.trim() === " + quoted(title))
+	}
+	next("Enrol a machine", "5 steps left")
+	s.node("m1", "")
+	next("Check its controller", "4 steps left")
+	s.send("m1", "manage")
+	next("Look at its hardware", "3 steps left")
+	s.is("m1", "manageable")
+	s.send("m1", "provide")
+	s.is("m1", "available")
+	next("Deploy an image", "1 step left")
+	s.send("m1", "active")
+	p.shows("A machine is deployed")
+}
+
+// TestTimesHaveAZone, which is the reader's.
+func TestTimesHaveAZone(t *testing.T) {
+	s := start(t)
+	id := s.node("m1", "")
+	var n struct {
+		CreatedAt time.Time `json:"created_at"`
+	}
+	if err := json.Unmarshal([]byte(s.want(200, "GET", "/v1/nodes/"+id, "")), &n); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, s.d.URL)
+	for zone, suffix := range map[string]string{"Asia/Kolkata": "GMT+5:30", "America/New_York": "GMT"} {
+		at, err := time.LoadLocation(zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		command(p, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: zone})
+		p.visit("/ui/nodes/" + id)
+		p.shows(n.CreatedAt.In(at).Format("2006-01-02 15:04:05") + " " + suffix)
+	}
+}
+
 // TestEventsAreFollowed: what happens is on the page at once, and in the log.
 func TestEventsAreFollowed(t *testing.T) {
 	s := start(t)
@@ -112,6 +182,14 @@ func TestEventsAreFollowed(t *testing.T) {
 	p.shows("m1: maintenance from false to true")
 	s.send("m1", "manage")
 	p.shows("provision state from enroll to verifying")
+	s.is("m1", "manageable")
+	// The page remembers 500 events; the log goes on after that.
+	for i := range 600 {
+		s.want(200, "PATCH", "/v1/nodes/m1", fmt.Sprintf(`[{"op":"add","path":"/extra/round","value":%d}]`, i))
+	}
+	time.Sleep(1500 * time.Millisecond) // the page has read the log since
+	s.send("m1", "provide")
+	p.until(`document.querySelector('main table')?.innerText.includes('provide requested')`)
 	p.choose("Severity", "ERROR")
 	p.shows("No line is like that.")
 }

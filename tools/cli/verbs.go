@@ -36,6 +36,8 @@ var verbs = []verb{
 		wanted: []string{"active"}},
 	{name: "abort", target: "abort", short: "Stop what a machine is waiting in",
 		wanted: []string{"manageable", "available", "inspect failed", "clean failed", "deploy failed"}},
+	{name: "unhold", target: "unhold", short: "End the step that holds a machine's work, which goes on",
+		wanted: []string{"active", "manageable", "available"}},
 }
 
 // waiting says whether a command waits for the end of what it asked for.

@@ -25,7 +25,7 @@ export interface Action {
   asks?: Question[];
   fits: (n: Row) => boolean; // its state allows it
   send: (n: Row, g: Given) => Promise<unknown>;
-  ingot: ((name: string, g: Given) => string) | null;
+  ingot: (name: string, g: Given) => string;
   openstack: (name: string, g: Given) => string | null;
 }
 
@@ -93,9 +93,7 @@ export const actions: Action[] = [
     openstack: (name) => `openstack baremetal node rescue ${quote(name)} --rescue-password PASSWORD`,
   }),
   verb('unrescue', 'unrescue', 'End rescue', 'It starts its own system again.'),
-  verb('unhold', 'unhold', 'Go on', 'The step that holds it ends, and its work goes on.', {
-    ingot: null,
-  }),
+  verb('unhold', 'unhold', 'Go on', 'The step that holds it ends, and its work goes on.'),
   verb('abort', 'abort', 'Abort', 'What it waits in is given up, and ends as a failure.', { danger: true }),
   verb('undeploy', 'deleted', 'Undeploy', 'It is turned off, its instance is deleted, and its disks are cleaned.', {
     danger: true,

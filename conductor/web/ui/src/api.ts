@@ -48,6 +48,7 @@ function message(status: number, body: string): string {
       }
     } else if (v.error_message) v = v.error_message;
     if (typeof v.faultstring === 'string') return v.faultstring;
+    if (typeof v.description === 'string') return v.description;
     if (v.error && typeof v.error.message === 'string') return v.error.message;
     if (v.errors && v.errors[0]) return String(v.errors[0].detail || v.errors[0].title);
   } catch {

@@ -85,6 +85,16 @@ function Now({ n }: { n: Row }) {
   );
 }
 
+// wanted makes a condition of a word of a search, in lower case: column:value is a column's whole value, all else is in
+// any text.
+function wanted(word: string): (n: Row) => boolean {
+  const [, name, value] = /^([a-z]+):(.+)$/.exec(word) ?? [];
+  const column = columns.find((c) => c.id === name || c.title.toLowerCase() === name);
+  if (!column) return (n) => n.words!.includes(word) || n.provision_state.includes(word);
+  const text = column.id === 'state' ? (n: Row) => n.provision_state : (n: Row) => String(column.value(n));
+  return (n) => text(n).toLowerCase() === value;
+}
+
 // none stands for the machines before there are any to follow.
 const none = { version: new Store(0), fault: new Store('') };
 
@@ -107,8 +117,8 @@ export function FleetPage() {
 
   const all = useMemo(() => (f ? [...f.rows.values()] : []), [f, version]);
   const found = useMemo(() => {
-    const words = q.toLowerCase().split(/\s+/).filter(Boolean);
-    return all.filter((n) => words.every((w) => n.words!.includes(w) || n.provision_state.includes(w)));
+    const wants = q.toLowerCase().split(/\s+/).filter(Boolean).map(wanted);
+    return all.filter((n) => wants.every((fits) => fits(n)));
   }, [all, q]);
   const rows = useMemo(() => {
     const list = only.length ? found.filter((n) => only.includes(n.provision_state) || only.includes('=' + kindOf(n))) : found;
@@ -139,7 +149,7 @@ export function FleetPage() {
       <Fault text={fault} />
       <div class="summary" role="group" aria-label="Counts by state">
         <span class="total">
-          <strong class="num">{found.length.toLocaleString('en')}</strong> {loading ? 'machines so far' : q ? 'found' : 'machines'}
+          <strong class="num">{found.length.toLocaleString('en')}</strong> {loading ? 'machines so far' : q ? 'found' : found.length === 1 ? 'machine' : 'machines'}
         </span>
         {kinds
           .filter((k) => byKind.get(k))
@@ -164,7 +174,7 @@ export function FleetPage() {
           <span class="hidden">Search</span>
           <input
             type="search"
-            placeholder="Search name, UUID, class, owner, error"
+            placeholder="Search name, UUID, class, error, or conductor:NAME"
             value={q}
             onInput={(e) => setQuery({ q: e.currentTarget.value })}
           />

@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks';
 import { may } from './api';
 import { type Action, actions, faultOf, given, nameOf } from './actions';
-import type { Row } from './live';
+import { fleet, type Row } from './live';
 import { Bar, Command, Dialog, Fault, Questions, State } from './parts';
 import { kindOf, share } from './states';
 import { plural, rate } from './format';
@@ -101,7 +101,8 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
         </p>
       )}
       <ul class="machines">
-        {can.slice(0, shown).map((n) => {
+        {can.slice(0, shown).map((chosen) => {
+          const n = fleet.value?.rows.get(chosen.uuid) ?? chosen; // as it is now
           const r = results?.get(n.uuid);
           const refusal = r && r !== 'waiting' && r !== 'sent' ? r : '';
           return (
@@ -119,7 +120,7 @@ function GroupDialog({ action, chosen, close }: { action: Action; chosen: Row[];
       {can.length > 0 && (
         <details>
           <summary>The same in a shell</summary>
-          {action.ingot && <Command text={action.ingot(nameOf(can[0]), filled)} />}
+          <Command text={action.ingot(nameOf(can[0]), filled)} />
           {action.openstack(nameOf(can[0]), filled) && <Command text={action.openstack(nameOf(can[0]), filled)!} />}
         </details>
       )}

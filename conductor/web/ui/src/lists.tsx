@@ -1,4 +1,5 @@
 // Pages about the whole site that are lists: images, pools, allocations, conductors, settings.
+import { Fragment, type JSX } from 'preact';
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { ask, may } from './api';
 import { fleet } from './live';
@@ -6,7 +7,7 @@ import { Store, useStore } from './store';
 import { Loaded, useRead } from './read';
 import { Ago, Bar, Card, Command, Empty, Facts, Fault, Sign, Table, Time } from './parts';
 import { plural } from './format';
-import { kindOf, kinds, kindText } from './states';
+import { type Kind, kindOf, kinds, kindText } from './states';
 import { count } from './group';
 import { place, setQuery } from './route';
 
@@ -27,8 +28,26 @@ async function nodesWith<T>(query: string, take: (list: T[]) => void, signal: Ab
 interface Used {
   uuid: string;
   name: string | null;
+  provision_state: string;
   instance_info: Record<string, any>;
 }
+
+// using are the states of machines that have an image, or get one.
+const using = [
+  ...['active', 'deploying', 'wait call-back', 'deploy hold', 'deploy failed', 'error'],
+  ...['rescue', 'rescuing', 'rescue wait', 'rescue failed', 'unrescuing', 'unrescue failed'],
+  ...['servicing', 'service wait', 'service hold', 'service failed'],
+];
+
+// UsedBy names a machine, and its state unless it simply is in use.
+const UsedBy = ({ n }: { n: Used }) => (
+  <>
+    <a href={'/ui/nodes/' + n.uuid}>{n.name ?? n.uuid}</a>
+    {n.provision_state !== 'active' && ` (${n.provision_state})`}
+  </>
+);
+
+const first = 12; // machines of an image that are listed at once
 
 export function ImagesPage() {
   const [images, set] = useState<Map<string, { digests: Set<string>; nodes: Used[] }> | null>(null);
@@ -36,10 +55,12 @@ export function ImagesPage() {
   useEffect(() => {
     const stop = new AbortController();
     const found = new Map<string, { digests: Set<string>; nodes: Used[] }>();
+    const seen = new Set<string>(); // a machine may go from state to state meanwhile
     const take = (list: Used[]) => {
       for (const n of list) {
         const source = n.instance_info?.image_source;
-        if (!source) continue;
+        if (!source || seen.has(n.uuid)) continue;
+        seen.add(n.uuid);
         const at = found.get(source) ?? { digests: new Set(), nodes: [] };
         const digest = n.instance_info.image_os_hash_value ?? n.instance_info.image_checksum;
         if (digest) at.digests.add(String(digest));
@@ -48,7 +69,11 @@ export function ImagesPage() {
       }
       set(new Map(found));
     };
-    nodesWith<Used>('provision_state=active&fields=uuid,name,instance_info', take, stop.signal).catch((err) => {
+    const read = async () => {
+      for (const state of using)
+        await nodesWith<Used>(`provision_state=${encodeURIComponent(state)}&fields=uuid,name,provision_state,instance_info`, take, stop.signal);
+    };
+    read().catch((err) => {
       if (!stop.signal.aborted) setFault(err.message);
     });
     return () => stop.abort();
@@ -57,7 +82,7 @@ export function ImagesPage() {
   return (
     <>
       <h1>Images</h1>
-      <p class="hint">The images that machines in use were deployed from.</p>
+      <p class="hint">The images that machines in use were deployed from, or are deployed from now.</p>
       <Fault text={fault} />
       {!images && !fault && <p aria-busy="true">Reading …</p>}
       {images && list.length === 0 && (
@@ -85,16 +110,25 @@ export function ImagesPage() {
               </p>
             )}
             <p class="words">
-              {v.nodes.slice(0, 12).map((n, i) => (
-                <>
+              {v.nodes.slice(0, first).map((n, i) => (
+                <Fragment key={n.uuid}>
                   {i > 0 && ', '}
-                  <a key={n.uuid} href={'/ui/nodes/' + n.uuid}>
-                    {n.name ?? n.uuid}
-                  </a>
-                </>
+                  <UsedBy n={n} />
+                </Fragment>
               ))}
-              {v.nodes.length > 12 && ` and ${v.nodes.length - 12} more`}
             </p>
+            {v.nodes.length > first && (
+              <details>
+                <summary>{plural(v.nodes.length - first, 'machine')} more</summary>
+                <ul class="plain-list">
+                  {v.nodes.slice(first).map((n) => (
+                    <li key={n.uuid} class="words">
+                      <UsedBy n={n} />
+                    </li>
+                  ))}
+                </ul>
+              </details>
+            )}
           </Card>
         ))}
       </div>
@@ -269,6 +303,10 @@ interface Conductor {
 
 const version0 = new Store(0);
 
+// fleetOf is the address of a conductor's machines, of one kind or all.
+const fleetOf = (hostname: string, kind?: Kind) =>
+  '/ui/?' + new URLSearchParams({ q: 'conductor:' + hostname, ...(kind && { state: '=' + kind }) });
+
 export function ConductorsPage() {
   const f = useStore(fleet);
   useStore(f ? f.version : version0); // the machines may come later than the conductors
@@ -291,8 +329,10 @@ export function ConductorsPage() {
                   </p>
                   <Facts
                     of={[
-                      ['Machines', mine.length.toLocaleString('en')],
-                      ...kinds.filter((k) => byKind.get(k)).map((k) => [kindText[k], byKind.get(k)] as [string, number]),
+                      ['Machines', mine.length ? <a href={fleetOf(c.hostname)}>{mine.length.toLocaleString('en')}</a> : '0'],
+                      ...kinds
+                        .filter((k) => byKind.get(k))
+                        .map((k) => [kindText[k], <a href={fleetOf(c.hostname, k)}>{byKind.get(k)!.toLocaleString('en')}</a>] as [string, JSX.Element]),
                       ['Conductor group', c.conductor_group || '–'],
                       ['Last sign', <Time at={c.updated_at} />],
                     ]}

@@ -73,6 +73,7 @@ export class Fleet {
   readonly complete = new Store(false); // whether all pages of the list were read
   readonly fault = new Store<string>(''); // why the list can't be read
   readonly events: Event[] = []; // the newest last
+  heard = 0; // how many events there were
   private listeners = new Set<(e: Event) => void>();
   private stop = new AbortController();
   private last = ''; // ID of the newest event
@@ -309,6 +310,7 @@ export class Fleet {
     }
     if (e.type !== 'ingot.node.progress') {
       this.events.push(e);
+      this.heard++;
       if (this.events.length > kept) this.events.splice(0, this.events.length - kept);
     }
     for (const f of this.listeners) f(e);

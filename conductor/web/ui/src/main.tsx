@@ -61,10 +61,10 @@ function Page() {
   const { path } = useStore(place);
   if (path[0] === 'nodes' && (path.length === 2 || (path.length === 3 && tabs.some((t) => t.path === path[2]))))
     return <NodePage key={path[1]} ident={path[1]} tab={path[2] ?? ''} />;
-  const page = path.length < 2 && pages.find((p) => p.path === (path[0] ?? ''));
+  const page = path.length < 2 && seen().find((p) => p.path === (path[0] ?? ''));
   if (page) return <page.show />;
   return (
-    <Empty title="There is no such page.">
+    <Empty title="There is no such page, or your role may not see it.">
       <p>
         <a href="/ui/">Look at the fleet</a>
       </p>

@@ -109,13 +109,22 @@ export function NodePage({ ident, tab }: { ident: string; tab: string }) {
         </p>
       </Empty>
     );
+  const own = n ? tabs.filter((t) => !t.rule || may(t.rule, n)) : [];
+  if (n && !own.some((t) => t.path === tab))
+    return (
+      <Empty title="There is no such part of this machine's page for your role.">
+        <p>
+          <a href={'/ui/nodes/' + ident}>Look at the machine</a>
+        </p>
+      </Empty>
+    );
   if (!n) return fault ? <Fault text={fault} /> : <p class="hint" aria-busy="true">Reading the machine …</p>;
   return (
     <div class="node">
       <Head n={n} />
       <Fault text={fault} />
       <nav class="tabs" aria-label="About this machine">
-        {tabs.filter((t) => !t.rule || may(t.rule, n)).map((t) => (
+        {own.map((t) => (
           <a key={t.path} href={`/ui/nodes/${ident}${t.path && '/' + t.path}`} aria-current={tab === t.path ? 'page' : undefined}>
             {t.title}
           </a>
@@ -279,7 +288,7 @@ function ActionDialog({ action, n, close }: { action: Action; n: Machine; close:
         <p>{action.what}</p>
         <Questions of={action.asks ?? []} given={filled} change={fill} />
         <h3>The same in a shell</h3>
-        {action.ingot && <Command text={action.ingot(nameOf(n), filled)} />}
+        <Command text={action.ingot(nameOf(n), filled)} />
         {other && <Command text={other} />}
         <Fault text={fault} />
         <footer>

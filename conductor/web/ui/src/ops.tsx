@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks';
 import { ask, may } from './api';
 import { type Event, fleet } from './live';
 import { Store, useStore } from './store';
-import { Loaded, useRead } from './read';
+import { Loaded, useRead, useSeldom } from './read';
 import { Card, Command, Empty, Facts, Fault, Field, Sign, Table, Time } from './parts';
 import { place, setQuery } from './route';
 import { moment, plural, size } from './format';
@@ -366,7 +366,7 @@ export function EventsPage() {
     const v = query.get(k);
     if (v) q.set(k, v);
   }
-  const read = useRead<{ log: LogEntry[] }>('/ingot/v1/log?' + q, f?.events.length);
+  const read = useRead<{ log: LogEntry[] }>('/ingot/v1/log?' + q, useSeldom(f?.heard ?? 0, 1000));
   const live = [...(f?.events ?? [])].reverse().slice(0, 50);
   return (
     <>

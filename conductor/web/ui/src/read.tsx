@@ -1,5 +1,5 @@
 // Reading from the API in components.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import type { ComponentChildren } from 'preact';
 import { ask } from './api';
 import { Fault } from './parts';
@@ -24,6 +24,23 @@ export function useRead<T>(path: string | null, key: unknown = 0): { value: T | 
     return () => stop.abort();
   }, [path, key, turn]);
   return { value, fault, again: () => setTurn((n) => n + 1) };
+}
+
+// useSeldom is a value that changes often, as it was at most so many milliseconds ago.
+export function useSeldom<T>(value: T, ms: number): T {
+  const [shown, show] = useState(value);
+  const newest = useRef(value);
+  const timer = useRef(0);
+  newest.current = value;
+  useEffect(() => {
+    if (value === shown || timer.current) return;
+    timer.current = window.setTimeout(() => {
+      timer.current = 0;
+      show(newest.current);
+    }, ms);
+  }, [value, shown]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return shown;
 }
 
 // Loaded shows what was read, or why it was not.

@@ -43,7 +43,7 @@ export function follow(e: MouseEvent) {
   if (e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return;
   const a = (e.target as Element).closest?.('a');
   const to = a?.getAttribute('href');
-  if (!a || !to || !to.startsWith('/ui/') || a.target || a.hasAttribute('download') || /\.[a-z]+$/.test(to)) return;
+  if (!a || !to || !to.startsWith('/ui/') || a.target || a.hasAttribute('download') || /\.[a-z]+$/.test(to.split('?')[0])) return;
   e.preventDefault();
   go(to);
 }
