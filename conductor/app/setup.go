@@ -2,15 +2,18 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/user"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/term"
 
@@ -38,8 +41,11 @@ func setUp(ctx context.Context, args, _ []string, stdout, stderr io.Writer) erro
 		{&a.DHCP, "dhcp", "", "`mode`: server, proxy or off"},
 		{&a.RangeStart, "range-start", "", "first `address` for machines, with --dhcp server"},
 		{&a.RangeEnd, "range-end", "", "last `address` for machines"},
-		{&a.Auth, "auth", "", "http_basic or none, `how` clients authenticate"},
+		{&a.Auth, "auth", "", "http_basic, keystone or none, `how` clients authenticate"},
 		{&a.User, "user", "", "`name` of the first user of http_basic, for whom a password is made"},
+		{&a.Keystone.URL, "keystone-url", "", "`address` of Keystone, with --auth keystone"},
+		{&a.Keystone.User, "keystone-user", "", "`name` of ingotd's user there, with the role service"},
+		{&a.Keystone.PasswordFile, "keystone-password-file", "", "`file` with that user's password"},
 		{&a.TLSCert, "tls-cert", "", "`file` with the certificate of the API in PEM, or none"},
 		{&a.TLSKey, "tls-key", "", "`file` with its key"},
 		{&a.Listen, "listen", "", "`HOST:PORT` of the API"},
@@ -64,7 +70,7 @@ func setUp(ctx context.Context, args, _ []string, stdout, stderr io.Writer) erro
 
 // thisHost gives setup access to this machine.
 func thisHost(file string) setup.Host {
-	h := setup.Host{Interfaces: networkInterfaces, Examine: firstLook, Toward: toward, Exists: exists,
+	h := setup.Host{Interfaces: networkInterfaces, Examine: firstLook, Toward: toward, Reach: reach, Exists: exists,
 		User: -1, Group: -1,
 		Start: "ingotd --config " + file}
 	if os.Geteuid() == 0 {
@@ -81,6 +87,25 @@ func thisHost(file string) setup.Host {
 		h.Start = "systemctl enable --now ingotd"
 	}
 	return h
+}
+
+// reach waits a few seconds for an answer. Who signed a certificate is for ingotd to check, with api.keystone.ca_file.
+func reach(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(q)
+	var unknown *tls.CertificateVerificationError
+	if errors.As(err, &unknown) {
+		return nil
+	}
+	if err != nil {
+		return errors.Unwrap(err) // without the address, which is known
+	}
+	return resp.Body.Close()
 }
 
 func exists(path string) bool {

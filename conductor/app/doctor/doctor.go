@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -187,22 +188,50 @@ const (
 	lowSpace   = 1 << 30
 )
 
+// checkSpace looks at the file system of the data directory, and at that of the images where it is another one.
 func checkSpace(_ context.Context, p Patient) []Finding {
-	free, err := shortage.Free(p.Config.DataDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return ok("there is no data directory yet")
+	dir := p.Config.DataDir
+	out := spaceFor(dir, "soon no change can be stored")
+	if images := p.Config.Netboot.ImagesDir; p.Address.IsValid() && images != "" && device(images) != device(dir) {
+		out = append(out, spaceFor(images, "few images have room")...)
 	}
-	remedy := "make room on the file system of " + p.Config.DataDir
+	return out
+}
+
+// spaceFor looks for room in a folder, or where it would be made.
+func spaceFor(dir, shortOf string) []Finding {
+	free, err := shortage.Free(existing(dir))
+	remedy := "make room on the file system of " + dir
 	switch {
 	case err != nil:
 		return finding(Fault, remedy, "%v", err)
 	case free < leastSpace:
-		return finding(Fault, remedy, "%d MiB are free, less than %d: soon no change can be stored", free>>20,
-			leastSpace>>20)
+		return finding(Fault, remedy, "%d MiB are free for %s, less than %d: %s", free>>20, dir, leastSpace>>20, shortOf)
 	case free < lowSpace:
-		return finding(Warning, remedy, "%d MiB are free", free>>20)
+		return finding(Warning, remedy, "%d MiB are free for %s", free>>20, dir)
 	}
-	return ok("%d MiB", free>>20)
+	return ok("%d MiB for %s", free>>20, dir)
+}
+
+// existing is a folder, or the first one above it that is there.
+func existing(dir string) string {
+	for {
+		_, err := os.Stat(dir)
+		above := filepath.Dir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || above == dir {
+			return dir
+		}
+		dir = above
+	}
+}
+
+// device is the number of the file system that a folder is in, or would be.
+func device(dir string) uint64 {
+	var st unix.Stat_t
+	if unix.Stat(existing(dir), &st) != nil {
+		return 0
+	}
+	return st.Dev
 }
 
 // fewFiles is a limit that a few hundred nodes and callers can come to.

@@ -6,9 +6,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
@@ -17,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 // healthy is an installation that lacks nothing.
@@ -68,7 +72,7 @@ func TestHealthy(t *testing.T) {
 		}
 	}
 	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA",
-		"certificates", "clock", "ports", "network", "boot files", "free space", "limits"} {
+		"certificates", "clock", "ports", "firewall", "network", "boot files", "free space", "limits"} {
 		if !seen[check] {
 			t.Errorf("%s was not looked at", check)
 		}
@@ -79,6 +83,56 @@ func TestHealthy(t *testing.T) {
 	for _, f := range doctor.Examine(t.Context(), p) {
 		if f.Status == doctor.Fault {
 			t.Errorf("without a data directory: %+v", f)
+		}
+	}
+}
+
+// TestSpace looks where data and images are, also before their folders are made.
+func TestSpace(t *testing.T) {
+	kit.NeedRoot(t)
+	space := func(megabytes int) string {
+		t.Helper()
+		dir := t.TempDir()
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dm", megabytes)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		return dir
+	}
+	for _, c := range []struct {
+		data, images int // MiB; 0: the disk of this host, which has more
+		want         []doctor.Status
+	}{
+		{64, 64, []doctor.Status{doctor.Fault, doctor.Fault}},
+		{512, 0, []doctor.Status{doctor.Warning}},
+		{2048, 512, []doctor.Status{doctor.OK, doctor.Warning}},
+		{2048, -1, []doctor.Status{doctor.OK}}, // on the same file system
+	} {
+		p := healthy(t)
+		p.Address = netip.MustParseAddr("127.0.0.1")
+		p.Config.DataDir = filepath.Join(space(c.data), "not", "made", "yet")
+		p.Config.Netboot.ImagesDir = filepath.Join(p.Config.DataDir, "images")
+		if c.images > 0 {
+			p.Config.Netboot.ImagesDir = filepath.Join(space(c.images), "images")
+		} else if c.images == 0 {
+			p.Config.Netboot.ImagesDir = ""
+		}
+		var got []doctor.Status
+		for _, f := range doctor.Examine(t.Context(), p) {
+			if f.Check == "free space" {
+				got = append(got, f.Status)
+				if remedy := strings.Contains(f.Remedy, "make room"); !strings.Contains(f.Detail, " MiB ") ||
+					remedy == (f.Status == doctor.OK) {
+					t.Errorf("%+v", f)
+				}
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("with %d MiB for data and %d for images: %v, want %v", c.data, c.images, got, c.want)
 		}
 	}
 }

@@ -43,6 +43,8 @@ type Host struct {
 	Examine func(ctx context.Context, cfg config.Config) []Finding
 	// Toward returns the address from which packets to another one are sent.
 	Toward func(netip.Addr) (netip.Addr, error)
+	// Reach asks a web server for an answer, whichever.
+	Reach func(ctx context.Context, url string) error
 	// Exists reports whether a file or folder is there.
 	Exists func(path string) bool
 	// User and Group are those of ingotd, which can be given files; -1 without such a user, or where this is not root.
@@ -61,8 +63,9 @@ type Answers struct {
 	DHCP       string // server, proxy, off
 	RangeStart string
 	RangeEnd   string
-	Auth       string // none, http_basic
+	Auth       string // none, http_basic, keystone
 	User       string // of http_basic
+	Keystone   Keystone
 	Listen     string // HOST:PORT of the API
 	TLSCert    string // "none"
 	TLSKey     string
@@ -107,14 +110,15 @@ func Run(ctx context.Context, a Answers, in io.Reader, out io.Writer, host Host)
 	}
 	r.unasked = map[string]bool{"dhcp": r.DHCP != "", "range-start": r.RangeStart != "", "range-end": r.RangeEnd != "",
 		"advertise": r.Advertise != "", "tls-key": r.TLSKey != "", "images-dir": r.Images != "",
-		"user": r.User != ""}
+		"user": r.User != "", "keystone-url": r.Keystone.URL != "", "keystone-user": r.Keystone.User != "",
+		"keystone-password-file": r.Keystone.PasswordFile != ""}
 	if err := r.ask(ctx); err != nil {
 		return err
 	}
 	for _, flag := range slices.Sorted(maps.Keys(r.unasked)) {
 		if r.unasked[flag] {
-			return fmt.Errorf("--%s does not go with the other answers, such as --interface %s: leave it out, or change them",
-				flag, r.Interface)
+			return fmt.Errorf("--%s does not go with the other answers, such as --interface %s and --auth %s: leave it out, or "+
+				"change them", flag, r.Interface, r.Auth)
 		}
 	}
 	cfg, text, err := r.compose()

@@ -3,14 +3,21 @@ package setup
 import (
 	"cmp"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io"
 	"io/fs"
+	"math/big"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
@@ -45,6 +52,12 @@ func newSite(t *testing.T, all ...Interface) *site {
 				return machines.Address.Addr(), nil
 			}
 			return netip.Addr{}, errors.New("network is unreachable")
+		},
+		Reach: func(_ context.Context, url string) error {
+			if url != "https://keystone.example:5000" {
+				return errors.New("connection refused")
+			}
+			return nil
 		},
 		Exists: func(path string) bool { _, err := os.Stat(path); return err == nil }}}
 }
@@ -182,6 +195,12 @@ func TestWrongFlags(t *testing.T) {
 		"--tls-key does not go with the other answers":                             {TLSCert: "none", TLSKey: file},
 		"--user does not go with the other answers":                                {Auth: "none", User: "admin"},
 		"--advertise does not go with the other answers":                           {Advertise: "10.0.0.1:6386"},
+		"--keystone-user does not go with the other answers, such as --interface eth1 and --auth http_basic": {
+			Keystone: Keystone{User: "ironic"}},
+		`--keystone-url: "" is no address such as`:              {Auth: "keystone"},
+		`--keystone-url: "keystone:5000" is no address such as`: {Auth: "keystone", Keystone: Keystone{URL: "keystone:5000"}},
+		"--keystone-password-file: " + s.dir + "/etc/keystone-password does not exist: write the password into it first": {
+			Auth: "keystone", Keystone: Keystone{URL: "https://keystone.example:5000"}},
 	} {
 		a.Interface = cmp.Or(a.Interface, "eth1")
 		if out, err := s.run(a, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -286,6 +305,69 @@ func TestControllers(t *testing.T) {
 	if n := cfg.Netboot; n.Address != "192.0.2.7" || n.Interface != "" || n.DHCP != "off" || n.TFTP ||
 		n.ImagesDir == "" || cfg.Agents.Advertise != "192.0.2.7:6386" {
 		t.Errorf("for virtual media the configuration has %+v, agents %+v", n, cfg.Agents)
+	}
+}
+
+// TestKeystoneAndTLS: with both, the API is open to other hosts, setup says whether Keystone answers, and makes no
+// password.
+func TestKeystoneAndTLS(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://keystone.example:5000": "ok     keystone     https://keystone.example:5000 answers",
+		"http://10.0.0.3:5000": "TO DO  keystone     http://10.0.0.3:5000 does not answer: connection refused\n" +
+			"                      -> look at its address",
+	} {
+		s := newSite(t, office, machines)
+		secret, cert, key := s.dir+"/secret", s.dir+"/api.pem", s.dir+"/api.key"
+		writePair(t, cert, key)
+		if err := os.WriteFile(secret, []byte("own\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := s.run(Answers{Interface: "eth1"}, []string{"none", "", "", "", "keystone", "nowhere", url, "",
+			"secret", secret, cert, "", "", "", "yes"})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, want := range []string{want, `"nowhere" is no address such as https://keystone.example:5000`,
+			`"secret" is not an absolute path`, "Its key (PEM) [" + key + "]", "Address of the API [:6385]",
+			"export INGOT_ENDPOINT=https://127.0.0.1:6385 OS_AUTH_URL=" + url +
+				" OS_SYSTEM_SCOPE=all OS_USERNAME=NAME OS_PASSWORD=PASSWORD\n"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("setup does not print %q:\n%s", want, out)
+			}
+		}
+		a := s.config().API
+		k := a.Keystone
+		if a.Auth != "keystone" || k.AuthURL != url || k.Username != "ironic" || k.PasswordFile != secret ||
+			a.HtpasswdFile != "" || a.Listen != ":6385" || a.TLSCert != cert || a.TLSKey != key {
+			t.Errorf("api is %+v", a)
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(s.file()), "htpasswd")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("there is a file with users: %v", err)
+		}
+	}
+}
+
+// writePair writes a certificate and its key.
+func writePair(t *testing.T, cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -89,8 +90,11 @@ func hostPort(s string) error {
 
 // askAPI asks who may use the API, and where it is.
 func (r *run) askAPI() error {
-	if err := r.question(&r.Auth, "auth", "Authentication: http_basic, or none (for this host alone)", "http_basic",
-		oneOf("http_basic", "none")); err != nil {
+	if err := r.question(&r.Auth, "auth", "Authentication: http_basic, keystone, or none (for this host alone)",
+		"http_basic", oneOf("http_basic", "keystone", "none")); err != nil {
+		return err
+	}
+	if err := r.askKeystone(); err != nil {
 		return err
 	}
 	if r.Auth == "http_basic" {
@@ -158,6 +162,14 @@ type api struct {
 	Htpasswd string `yaml:"htpasswd_file,omitempty"`
 	TLSCert  string `yaml:"tls_cert,omitempty"`
 	TLSKey   string `yaml:"tls_key,omitempty"`
+
+	Keystone *keystone `yaml:"keystone,omitempty"`
+}
+
+type keystone struct {
+	AuthURL      string `yaml:"auth_url"`
+	Username     string `yaml:"username"`
+	PasswordFile string `yaml:"password_file"`
 }
 
 type agents struct {
@@ -183,6 +195,9 @@ func (r *run) compose() (cfg config.Config, text []byte, err error) {
 	s := settings{DataDir: r.DataDir, API: api{Listen: r.Listen, Auth: r.Auth, Htpasswd: r.users}}
 	if r.TLSCert != none {
 		s.API.TLSCert, s.API.TLSKey = r.TLSCert, r.TLSKey
+	}
+	if k := r.Keystone; r.Auth == "keystone" {
+		s.API.Keystone = &keystone{k.URL, k.User, k.PasswordFile}
 	}
 	if r.Interface == none {
 		s.Agents = &agents{r.Advertise}
@@ -243,7 +258,7 @@ func show(out io.Writer, all []Interface) {
 
 func (r *run) examine(ctx context.Context, cfg config.Config) {
 	fmt.Fprintln(r.out, "\nWith these answers:")
-	for _, f := range append(r.host.Examine(ctx, cfg), r.lookAtControllers(r.address)...) {
+	for _, f := range slices.Concat(r.host.Examine(ctx, cfg), r.lookAtControllers(r.address), r.lookAtKeystone(ctx)) {
 		mark := "ok"
 		if !f.Well {
 			mark = "TO DO"
@@ -329,12 +344,15 @@ func (r *run) give(path string, user int) error {
 // next says what is to be done now.
 func (r *run) next() {
 	fmt.Fprintf(r.out, "\n%s is written. Next:\n\n  %s\n", r.File, r.host.Start)
-	if r.Auth != "http_basic" {
+	if r.Auth == "none" {
 		fmt.Fprintln(r.out, "  ingot node list")
 		r.nextDiscovery()
 		return
 	}
-	user, password := r.User, r.password
+	user, password, how := r.User, r.password, "OS_AUTH_TYPE=http_basic"
+	if r.Auth == "keystone" {
+		how = "OS_AUTH_URL=" + r.Keystone.URL + " OS_SYSTEM_SCOPE=all"
+	}
 	if password == "" {
 		user, password = "NAME", "PASSWORD"
 	}
@@ -348,8 +366,8 @@ func (r *run) next() {
 			host = h
 		}
 	}
-	fmt.Fprintf(r.out, "  export INGOT_ENDPOINT=%s://%s OS_AUTH_TYPE=http_basic OS_USERNAME=%s OS_PASSWORD=%s\n  ingot node list\n",
-		scheme, net.JoinHostPort(host, port), user, password)
+	fmt.Fprintf(r.out, "  export INGOT_ENDPOINT=%s://%s %s OS_USERNAME=%s OS_PASSWORD=%s\n  ingot node list\n",
+		scheme, net.JoinHostPort(host, port), how, user, password)
 	r.nextDiscovery()
 	if r.password != "" {
 		fmt.Fprintf(r.out, "\nThe password is nowhere else: %s has its hash only.\n", r.users)
