@@ -46,7 +46,7 @@ type waiting struct{ wait, noWait bool }
 // options are the flags of a command that waits until then unless it is told not to. Scripts for openstack have --wait.
 func (w *waiting) options(until string) []option {
 	w.wait = true
-	return []option{opt("wait", &w.wait, "wait until "+until+", which is the default"),
+	return []option{opt("wait", &w.wait, "wait until "+until),
 		opt("no-wait", &w.noWait, "return as soon as the conductor has accepted the request")}
 }
 
