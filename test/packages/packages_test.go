@@ -142,6 +142,39 @@ var versions = [][2]string{
 	{"v0.10.0", "0.10.0"},
 }
 
+// TestPackagesForAnotherArchitecture: those for arm64 say so, and have programs for it.
+func TestPackagesForAnotherArchitecture(t *testing.T) {
+	if os.Getenv("INGOT_FULL") == "" {
+		t.Skip("compiling all for another architecture takes minutes: only with INGOT_FULL=1")
+	}
+	kit.NeedPrograms(t, "rpm")
+	const other = "arm64"
+	dir := t.TempDir()
+	makePackages(t, dir, "-arch", other)
+	checkSums(t, dir)
+	for _, name := range []string{"ingot", "ingotd"} {
+		deb := one(t, dir, name+"_*_"+other+".deb")
+		if got := kit.Run(t, "dpkg-deb", "--field", deb, "Architecture"); got != other+"\n" {
+			t.Errorf("the architecture of %s is %q", deb, got)
+		}
+		unpacked := t.TempDir()
+		kit.Run(t, "dpkg-deb", "-x", deb, unpacked)
+		program, err := elf.Open(filepath.Join(unpacked, "usr/bin", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if program.Machine != elf.EM_AARCH64 {
+			t.Errorf("%s is for %v", name, program.Machine)
+		}
+		program.Close()
+		rpm := one(t, dir, name+"-[0-9]*.aarch64.rpm")
+		arch := kit.Run(t, "rpm", "-qp", "--nosignature", "--queryformat", "%{ARCH}", rpm)
+		if arch != "aarch64" {
+			t.Errorf("the rpm of %s is for %q", name, arch)
+		}
+	}
+}
+
 // TestVersions: dpkg and rpm take a later commit for newer.
 func TestVersions(t *testing.T) {
 	kit.NeedPrograms(t, "rpm")

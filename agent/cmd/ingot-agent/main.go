@@ -47,7 +47,7 @@ const usage = `usage: ingot-agent COMMAND
   inventory ...       what this machine is; ingot-agent inventory --help
   steps [--json]      the steps this agent can run; --site FOLDER: with a site's own
   worker              the agent proper; the first process of the ramdisk starts it
-  version             the version of this program
+  version             the version of this program; --version prints its name, too
 `
 
 // run is the program, except for the first process. args begins with the program's name.
@@ -87,6 +87,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return printSteps(stdout, *asJSON, siteFolder)
 	case "version":
 		_, err := fmt.Fprintln(stdout, version)
+		return err
+	case "--version": // as ingot and ingotd have it
+		_, err := fmt.Fprintln(stdout, "ingot-agent", version)
 		return err
 	}
 	fmt.Fprint(stderr, usage)

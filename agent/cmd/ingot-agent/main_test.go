@@ -28,6 +28,7 @@ func TestRun(t *testing.T) {
 		fail   bool
 	}{
 		{[]string{"ingot-agent", "version"}, "dev\n", "", false},
+		{[]string{"ingot-agent", "--version"}, "ingot-agent dev\n", "", false},
 		{[]string{"ingot-agent", "steps"}, "write_image", "", false},
 		{[]string{"ingot-agent", "inventory"}, "memory", "", false},
 		{[]string{"ingot-agent", "inventory", "--lldp", "1ms"}, "memory", "", false},
