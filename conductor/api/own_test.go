@@ -206,3 +206,18 @@ func TestSettings(t *testing.T) {
 		t.Errorf("settings = %s", out)
 	}
 }
+
+// TestImageFiles: they are shown as the conductor gives them; one that serves none has none.
+func TestImageFiles(t *testing.T) {
+	f := newFixture(t, Config{ImageFiles: func() (rest.ImageFiles, error) {
+		return rest.ImageFiles{Images: []rest.ImageFile{{Name: "debian.raw", Size: 7}}, More: true}, nil
+	}})
+	if out := fmt.Sprint(f.want(200, "GET", "/ingot/v1/images", "")); !strings.Contains(out, "debian.raw") ||
+		!strings.Contains(out, "more:true") {
+		t.Errorf("images = %s", out)
+	}
+	f = newFixture(t, Config{})
+	if out := fmt.Sprint(f.want(200, "GET", "/ingot/v1/images", "")); !strings.Contains(out, "images:[]") {
+		t.Errorf("images = %s", out)
+	}
+}

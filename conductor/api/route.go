@@ -68,7 +68,8 @@ func (s *Server) table() []call.Route {
 		own.New(st, en, s.find,
 			own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
 				Leaving: cfg.Leaving, Progress: cfg.Progress, Hostname: cfg.Hostname, Logs: cfg.Logs,
-				ErasureKey: cfg.ErasureKey, Certificates: cfg.Certificates, Settings: cfg.Settings},
+				ErasureKey: cfg.ErasureKey, Certificates: cfg.Certificates, Settings: cfg.Settings,
+				ImageFiles: cfg.ImageFiles},
 			log).Routes(),
 	)
 }

@@ -162,6 +162,8 @@ type Config struct {
 	ErasureKey string
 	// Settings are those in use, without secrets; nil: they are not shown.
 	Settings func() []rest.Setting
+	// ImageFiles are the images that this conductor serves; nil: it serves none.
+	ImageFiles func() (rest.ImageFiles, error)
 	// Certificates are the conductor's own, with their ends; nil when there are none.
 	Certificates func() ([]rest.Certificate, error)
 	// Warmth makes available nodes warm and turns them off again; with nil none can be.

@@ -341,7 +341,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		Bodies: bodies, Drivers: types,
 		Events: hub, Progress: running(en.Progresses, between, others, cfg.Name(), log),
 		MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
-		Certificates: certificates(cfg), Settings: settings(cfg),
+		Certificates: certificates(cfg), Settings: settings(cfg), ImageFiles: imageFiles(cfg.Netboot.ImagesDir),
 		Authenticate: who.who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"),
 		HostNames: hostNames(cfg), ResendCredentials: cfg.API.ResendCredentials, Allocate: allocator.Wake,
 		Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {

@@ -3,13 +3,17 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
+	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/glance"
+	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
@@ -33,4 +37,46 @@ func imageService(cfg config.Config, k *access.Keystone, ca *agents.CA, at netip
 		return nil, fmt.Errorf("glance: %w", err)
 	}
 	return s, nil
+}
+
+// mostImages is how many files of a folder are listed.
+const mostImages = 1000
+
+// imageFiles lists the files of the folder that is served to machines, without those whose names begin with a dot; nil
+// without a folder.
+func imageFiles(dir string) func() (rest.ImageFiles, error) {
+	if dir == "" {
+		return nil
+	}
+	return func() (rest.ImageFiles, error) {
+		out := rest.ImageFiles{Images: []rest.ImageFile{}}
+		root, err := os.OpenRoot(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return out, nil
+		}
+		if err != nil {
+			return out, fmt.Errorf("netboot.images_dir: %w", err)
+		}
+		defer root.Close()
+		err = fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+			hidden := strings.HasPrefix(d.Name(), ".") && path != "."
+			switch {
+			case err != nil && path == ".":
+				return err
+			case (err != nil || hidden) && d.IsDir():
+				return fs.SkipDir
+			case err != nil || hidden || !d.Type().IsRegular():
+				return nil
+			case len(out.Images) == mostImages:
+				out.More = true
+				return fs.SkipAll
+			}
+			if info, err := d.Info(); err == nil { // else it is gone
+				out.Images = append(out.Images,
+					rest.ImageFile{Name: path, Size: info.Size(), Modified: rest.NullTime{Time: info.ModTime()}})
+			}
+			return nil
+		})
+		return out, err
+	}
 }

@@ -57,3 +57,16 @@ type Setting struct {
 type Settings struct {
 	Settings []Setting `json:"settings"`
 }
+
+// ImageFile is an image that a conductor serves to machines from its folder.
+type ImageFile struct {
+	Name     string   `json:"name"` // as image_source names it
+	Size     int64    `json:"size"` // bytes
+	Modified NullTime `json:"modified_at"`
+}
+
+// ImageFiles are those of one conductor; More says that it has others.
+type ImageFiles struct {
+	Images []ImageFile `json:"images"`
+	More   bool        `json:"more"`
+}

@@ -4,6 +4,8 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +125,35 @@ func TestConductorsLeadToTheirMachines(t *testing.T) {
 	p.until("[...document.querySelectorAll('.card dd a')].length === 3")
 	p.does("[...document.querySelectorAll('.card dd a')].at(-1).click()")
 	p.lists("m1")
+}
+
+// TestImagesAndWhereTheyAreUsed: those that the conductor serves, and those of machines, with the machines.
+func TestImagesAndWhereTheyAreUsed(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "debian-12.raw"), make([]byte, 3<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, "netboot.images_dir="+dir)
+	for i := range 14 {
+		more := ""
+		if i == 13 {
+			more = `"driver_info":{"fake_fail":{"deploy.deploy":"broken"}}`
+		}
+		id := s.available(fmt.Sprintf("m%02d", i), more)
+		s.want(200, "PATCH", "/v1/nodes/"+id, `[{"op":"add","path":"/instance_info","value":{"image_source":"debian-12.raw",`+
+			`"image_os_hash_algo":"sha256","image_os_hash_value":"`+strings.Repeat("5f", 32)+`"}}]`)
+		s.send(id, "active")
+	}
+	s.is("m12", "active")
+	s.is("m13", "deploy failed")
+	p := open(t, s.d.URL)
+	p.visit("/ui/images")
+	p.row("debian-12.raw", "3.0 MiB")
+	p.shows("14 machines")
+	p.shows("2 machines more")
+	p.click("2 machines more")
+	p.shows("m13 (deploy failed)")
+	p.shows(strings.Repeat("5f", 32))
 }
 
 // TestFirstSteps leads from nothing to a deployed machine: what is done is ticked at once.

@@ -46,3 +46,15 @@ func rulesFor(a *access.Actor, o access.Object) []string {
 	}
 	return list
 }
+
+// getImages lists the images that this conductor serves to machines.
+func (s *Handlers) getImages(context.Context, *call.Call) (*call.Reply, error) {
+	out := rest.ImageFiles{Images: []rest.ImageFile{}}
+	if s.cfg.ImageFiles != nil {
+		var err error
+		if out, err = s.cfg.ImageFiles(); err != nil {
+			return nil, err
+		}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}

@@ -77,6 +77,8 @@ type Config struct {
 	ErasureKey string
 	// Settings are the settings in use, without secrets; nil when they are not shown.
 	Settings func() []rest.Setting
+	// ImageFiles are the images that this conductor serves; nil: it serves none.
+	ImageFiles func() (rest.ImageFiles, error)
 	// Certificates are the conductor's own, with their ends; nil when there are none.
 	Certificates func() ([]rest.Certificate, error)
 }
@@ -118,6 +120,8 @@ func (s *Handlers) Routes() []call.Route {
 			Answers: call.OK(rest.Certificates{}), Handle: s.getCertificates},
 		{Method: http.MethodGet, Path: "/ingot/v1/settings", Access: call.Read, Answers: call.OK(rest.Settings{}),
 			Handle: s.getSettings},
+		{Method: http.MethodGet, Path: "/ingot/v1/images", Access: call.Read, Answers: call.OK(rest.ImageFiles{}),
+			Handle: s.getImages},
 		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Answers: call.OK(rest.Quarantine{}),
 			Handle: s.find.Named(s.getQuarantine)},
 		{Method: http.MethodPost, Path: quarantine, Access: call.Write,

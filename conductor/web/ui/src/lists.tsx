@@ -6,7 +6,7 @@ import { fleet } from './live';
 import { Store, useStore } from './store';
 import { Loaded, useRead } from './read';
 import { Ago, Bar, Card, Command, Empty, Facts, Fault, Sign, Table, Time } from './parts';
-import { plural } from './format';
+import { plural, size } from './format';
 import { type Kind, kindOf, kinds, kindText } from './states';
 import { count } from './group';
 import { place, setQuery } from './route';
@@ -48,6 +48,48 @@ const UsedBy = ({ n }: { n: Used }) => (
 );
 
 const first = 12; // machines of an image that are listed at once
+
+interface ImageFiles {
+  images: { name: string; size: number; modified_at: string | null }[];
+  more: boolean;
+}
+
+// Served are the images in the folder of the conductor that answers.
+function Served() {
+  const read = useRead<ImageFiles>('/ingot/v1/images');
+  return (
+    <Card title="Served by this conductor" wide>
+      <Loaded of={read}>
+        {(v) =>
+          v.images.length === 0 ? (
+            <p class="hint">
+              None. Files in the folder <code>netboot.images_dir</code> are named in the form to deploy by their names alone.
+            </p>
+          ) : (
+            <>
+              <Table heads={['Name', 'Size', 'Changed']} stack>
+                {v.images.map((f) => (
+                  <tr key={f.name}>
+                    <td data-name="Name" class="words mono">
+                      {f.name}
+                    </td>
+                    <td data-name="Size" class="num">
+                      {size(f.size)}
+                    </td>
+                    <td data-name="Changed" class="num">
+                      <Time at={f.modified_at} />
+                    </td>
+                  </tr>
+                ))}
+              </Table>
+              {v.more && <p class="hint">There are more.</p>}
+            </>
+          )
+        }
+      </Loaded>
+    </Card>
+  );
+}
 
 export function ImagesPage() {
   const [images, set] = useState<Map<string, { digests: Set<string>; nodes: Used[] }> | null>(null);
@@ -94,6 +136,7 @@ export function ImagesPage() {
         </Empty>
       )}
       <div class="columns">
+        {may('ingot:read') && <Served />}
         {list.map(([source, v]) => (
           <Card key={source} title={plural(v.nodes.length, 'machine')}>
             <p class="words">
