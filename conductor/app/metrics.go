@@ -75,8 +75,9 @@ func sources(cfg config.Config, st *store.Store, en *engine.Engine, ag *agents.S
 // newNumbers makes the set of metrics. A reading of a node's health is shown for three times as long as usually passes
 // until the next.
 func newNumbers(cfg config.Config, log *slog.Logger) *metrics.Set {
-	return metrics.New(metrics.Config{NodeSeries: cfg.Metrics.NodeSeries, Fresh: 3 * max(0, cfg.Health.Interval),
-		Log: log})
+	return metrics.New(metrics.Config{NodeSeries: cfg.Metrics.NodeSeries, LabelValues: cfg.Metrics.LabelValues,
+		Fresh: 3 * max(0, cfg.Health.Interval),
+		Log:   log})
 }
 
 // work counts what the engine and the health's runner do, in the words of metrics, and has jobs traced.

@@ -311,6 +311,7 @@ type Metrics struct {
 	InsecureListen bool   `yaml:"insecure_listen"`
 	API            bool   `yaml:"api"`
 	NodeSeries     int    `yaml:"node_series"`
+	LabelValues    int    `yaml:"label_values"`
 }
 
 // Audit says where lines about requested changes go.

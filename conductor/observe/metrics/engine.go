@@ -25,7 +25,7 @@ var (
 	speed = []float64{1e6, 1e7, 2.5e7, 5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9, 3.2e9}
 )
 
-func newEngine(s *Set) engineNumbers {
+func newEngine(s *Set, values int) engineNumbers {
 	n := engineNumbers{
 		states: s.histogram("ingot_node_state_seconds", "Time that nodes had been in a provision state when they left it.",
 			long, "state"),
@@ -41,7 +41,7 @@ func newEngine(s *Set) engineNumbers {
 			"Time of a call to a machine's controller. The outcome is ok or what kind of fault it was, as in the"+
 				" reference of errors; the interface is the node's for that call.", short, "interface", "vendor", "call",
 			"outcome"),
-		stepNames: &bound{most: 200}, ifaces: &bound{most: 32}, vendors: &bound{most: 16},
+		stepNames: &bound{most: values}, ifaces: &bound{most: min(values, 32)}, vendors: &bound{most: min(values, 16)},
 	}
 	for _, outcome := range []string{"done", "failed", "aborted"} { // the first one is to be seen as a rise
 		n.jobs.WithLabelValues(string(node.PhaseDeploy), outcome)

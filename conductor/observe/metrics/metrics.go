@@ -13,6 +13,7 @@
 package metrics
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"sync"
@@ -29,7 +30,10 @@ type Config struct {
 	// NodeSeries is how many series of single nodes a scrape has at most; 0: none. Fresh is how old the reading of a
 	// node's sensors may be to be shown; 0: any age.
 	NodeSeries int
-	Fresh      time.Duration
+	// LabelValues is how many values a label has at most that names a step, an interface or a vendor; 0: 200. Others are
+	// counted together as "other". Vendors are 16 at most, and interfaces 32, since a call has both.
+	LabelValues int
+	Fresh       time.Duration
 
 	Now func() time.Time // nil is time.Now
 	Log *slog.Logger     // nil is silent
@@ -72,7 +76,9 @@ func New(cfg Config) *Set {
 		s.now = time.Now
 	}
 	s.api = newAPI(s)
-	s.store, s.engine, s.boot, s.sent = newStore(s), newEngine(s), newBoot(s), newSent(s)
+	s.store = newStore(s)
+	s.engine = newEngine(s, cmp.Or(max(0, cfg.LabelValues), 200))
+	s.boot, s.sent = newBoot(s), newSent(s)
 	s.nodes = nodeSeries{most: cfg.NodeSeries, fresh: cfg.Fresh, byUUID: map[string]*machine{}}
 	s.scraped = s.histogram("ingot_metrics_scrape_seconds", "Time to make and send the answer to a scrape.", short).
 		WithLabelValues()

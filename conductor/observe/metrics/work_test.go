@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -185,4 +186,36 @@ func TestNodeSeriesAreBounded(t *testing.T) {
 	off := New(Config{})
 	off.Reading(&node.Node{UUID: "1"}, reading(now))
 	want(t, scrape(t, off), "baremetal_", map[string]float64{})
+}
+
+// TestLabelValuesAreBounded by their setting: what comes after is counted together.
+func TestLabelValuesAreBounded(t *testing.T) {
+	for most, vendors := range map[int]int{3: 3, 0: 16, 1000: 16} {
+		s := New(Config{LabelValues: most})
+		for i := range 500 {
+			name := fmt.Sprint("x", i)
+			s.Called(name, name, "read power", "", time.Second)
+			s.JobEnded(nil, &node.Job{Phase: node.PhaseDeploy, Steps: []node.JobStep{{Interface: "deploy", Name: name,
+				Status: node.StepDone, StartedAt: now, EndedAt: now}}})
+		}
+		values := map[string]map[string]bool{"ingot_step_seconds": {}, "ingot_controller_call_seconds": {}}
+		for key := range scrape(t, s) {
+			for name, label := range map[string]string{"ingot_step_seconds": "step", "ingot_controller_call_seconds": "vendor"} {
+				if _, after, ok := strings.Cut(key, label+`="`); ok && strings.HasPrefix(key, name+"{") {
+					value, _, _ := strings.Cut(after, `"`)
+					values[name][value] = true
+				}
+			}
+		}
+		steps := len(values["ingot_step_seconds"])
+		if want := min(500, cmp.Or(most, 200)+1); steps != want {
+			t.Errorf("with %d there are %d steps, want %d", most, steps, want)
+		}
+		if got := len(values["ingot_controller_call_seconds"]); got != vendors+1 {
+			t.Errorf("with %d there are %d vendors, want %d", most, got, vendors+1)
+		}
+		if !values["ingot_controller_call_seconds"]["other"] {
+			t.Error("those beyond the bound are not counted")
+		}
+	}
 }
