@@ -43,7 +43,7 @@ func (c *Config) sections() []section {
 				"Name of this conductor in the API and in histories. Empty: the host name of the machine."},
 			{"conductor_group", &c.ConductorGroup, nil, nil,
 				"Conductor group that it serves. Empty: nodes without one."},
-			{"conductor_weight", &c.ConductorWeight, 1, atLeast(0), "Its share of the nodes, against other conductors."},
+			{"conductor_weight", &c.ConductorWeight, 1, rule.AtLeast(0), "Its share of the nodes, against other conductors."},
 			{"log_level", &c.LogLevel, "info", oneOf{"debug", "info", "warn", "error"}, "Least severity that is logged."},
 			{"log_format", &c.LogFormat, "text", oneOf{"text", "json"}, "Format of the log."},
 		}},
@@ -55,7 +55,7 @@ func (c *Config) sections() []section {
 			{"store.ephemeral", &c.Store.Ephemeral, nil, nil,
 				"Start with an empty database whenever none exists, as with Metal3. Otherwise ingotd refuses to."},
 			{"store.key", &c.Store.Key, nil, nil,
-				"Key that encrypts secrets in the database: 32 bytes in base64, best given by the environment (INGOT_STORE_KEY). Empty: the file `key` in the data directory, made at the first start."},
+				"Key that encrypts secrets in the database: 32 bytes in base64, best from the environment (INGOT_STORE_KEY). Empty: the file `key` in the data directory, made at the first start."},
 		}},
 		{"API", "", apiSettings(&c.API)},
 		{"Dashboard", "", []setting{
@@ -84,12 +84,12 @@ func (c *Config) sections() []section {
 			{"power.force", &c.Power.Force, nil, nil,
 				"Turn a machine back on or off when its power state differs from the recorded one. Otherwise the record follows the machine."},
 			{"power.call_timeout", &c.Power.CallTimeout, time.Minute, positive{}, "Time limit of one exchange with a BMC."},
-			{"power.retries", &c.Power.Retries, 5, atLeast(1), "Attempts in a row of an exchange that fails."},
+			{"power.retries", &c.Power.Retries, 5, rule.AtLeast(1), "Attempts in a row of an exchange that fails."},
 		}},
 		{"Health", "How controllers with Redfish are asked how their machines are.", []setting{
 			{"health.interval", &c.Health.Interval, 10 * time.Minute, nil,
 				"Time between readings of a machine's health; longer after failures. Negative: never."},
-			{"health.at_once", &c.Health.AtOnce, 16, atLeast(1), "Machines whose health is read at the same time."},
+			{"health.at_once", &c.Health.AtOnce, 16, rule.AtLeast(1), "Machines whose health is read at the same time."},
 			{"health.faults", &c.Health.Faults, nil, nil,
 				"Give a node the fault `hardware failure` while a drive, memory module or power supply fails or will."},
 		}},
@@ -99,9 +99,9 @@ func (c *Config) sections() []section {
 			{"metrics.insecure_listen", &c.Metrics.InsecureListen, nil, nil,
 				"Serve metrics.listen to everyone, without TLS."},
 			{"metrics.api", &c.Metrics.API, true, nil, "Serve /metrics at api.listen, to readers of the system."},
-			{"metrics.label_values", &c.Metrics.LabelValues, 200, atLeast(1),
+			{"metrics.label_values", &c.Metrics.LabelValues, 200, rule.AtLeast(1),
 				"Most values of labels for steps, interfaces and vendors."},
-			{"metrics.node_series", &c.Metrics.NodeSeries, 300_000, atLeast(0),
+			{"metrics.node_series", &c.Metrics.NodeSeries, 300_000, rule.AtLeast(0),
 				"Most series of single nodes (sensors). 0: none."},
 			{"audit.file", &c.Audit.File, nil, nil,
 				"File for a line of JSON for each requested change; SIGHUP opens it anew. Empty: none."},
@@ -121,7 +121,7 @@ func (c *Config) sections() []section {
 		}},
 		{"Swarm", "", []setting{
 			{"swarm.enabled", &c.Swarm.Enabled, nil, nil,
-				"Agents that write the same published image send its chunks to each other, so that the image server sends each chunk about once."},
+				"Agents that write the same published image send its chunks to each other, so that the server sends each about once."},
 			{"swarm.upload_limit", &c.Swarm.UploadLimit, nil, nil,
 				"Bytes per second that each agent sends to others, at least 1000000. 0: no limit."},
 		}},
@@ -172,7 +172,7 @@ func apiSettings(a *API) []setting {
 		{"api.public_url", &a.PublicURL, nil, nil,
 			"Address by which clients know the API when a server in front of it encrypts or renames it. Links begin with it. Empty: the header Host, if it names this server."},
 		{"api.host_names", &a.HostNames, nil, nil,
-			"More names and addresses, without ports, by which clients reach this server. Known are loopback, the machine's addresses and host name, and the names in api.tls_cert. With another Host, links in answers begin with the server's address."},
+			"More names and addresses, without ports, by which clients reach this server. Known are loopback, the machine's own, and the names in api.tls_cert. With another Host, links in answers begin with the server's address."},
 		{"api.resend_credentials", &a.ResendCredentials, nil, nil,
 			"Require credentials in the same request when a client changes where stored ones are sent (address, port, cipher suite or certificate check of a BMC, a registry, the portal of a volume). Clients without a system role are always asked."},
 		{"api.tls_cert", &a.TLSCert, nil, nil,
@@ -201,7 +201,7 @@ func apiSettings(a *API) []setting {
 		{"api.keystone.cache_time", &k.CacheTime, 30 * time.Second, nil,
 			"Time that a validated token is used without asking again, at most 1m. A revoked token works that long."},
 		{"api.trusted_proxies", &a.TrustedProxies, nil, nil,
-			"Addresses and networks of servers in front of the API whose header X-Forwarded-For is believed. Limits per address then count the client's address."},
+			"Addresses and networks of servers in front of the API whose header X-Forwarded-For is believed. Limits then count the client's address."},
 		{"api.ramdisk", &a.Ramdisk, true, nil,
 			"Serve what a stock ironic-python-agent calls without authentication: lookup, heartbeat and continue_inspection. Ingot's agent does not need it."},
 	}
@@ -268,11 +268,11 @@ func deploySettings(d *Deploy) []setting {
 			"Time that an agent may be disconnected before its machine is booted again; longer while others come back."},
 		{"deploy.silence", &d.Silence, 30 * time.Minute, positive{},
 			"Time that a connected agent may report nothing about its plan."},
-		{"deploy.max_boots", &d.MaxBoots, 3, atLeast(1), "Boots of the agent for one job before the job fails."},
+		{"deploy.max_boots", &d.MaxBoots, 3, rule.AtLeast(1), "Boots of the agent for one job before the job fails."},
 		{"deploy.installed_system_retries", &d.InstalledSystemRetries, 2, rule.Between(0, 10),
-			"Power cycles for one job when the installed system starts instead of the agent. After that the machine is turned off and the job fails."},
-		{"deploy.tries", &d.Tries, 2, atLeast(1),
-			"Attempts of the same work in one boot when its failure may pass, as that of an image server."},
+			"Power cycles for one job when the installed system starts instead of the agent. Then the machine is turned off and the job fails."},
+		{"deploy.tries", &d.Tries, 2, rule.AtLeast(1),
+			"Attempts of the same work in one boot when its failure may pass."},
 	}
 }
 
@@ -320,13 +320,13 @@ func inspectionSettings(i *Inspection) []setting {
 		{"inspection.rules_file", &i.RulesFile, nil, nil,
 			"YAML list of inspection rules of this site. Read at the start; the API can't change them."},
 		{"inspection.mask_secrets", &i.MaskSecrets, "always", oneOf{"always", "never", "sensitive"},
-			"Hide passwords in the inventory from rules. always: from all. sensitive: from those that are not marked sensitive."},
+			"Hide passwords in the inventory from rules. always: from all. sensitive: from those not marked sensitive."},
 	}
 }
 
 func limitSettings(l *Limits) []setting {
 	// With fewer connections the clients of a fleet shut each other out.
-	const least = atLeast(16)
+	const least = rule.AtLeast(16)
 	return []setting{
 		{"limits.api_connections", &l.APIConnections, 4096, least, "Open connections to the REST API."},
 		{"limits.api_connections_per_address", &l.APIConnectionsPerAddress, 1024, least,
@@ -345,7 +345,7 @@ func limitSettings(l *Limits) []setting {
 }
 
 func historySettings(h *History) []setting {
-	const least, day = atLeast(10), 24 * time.Hour
+	const least, day = rule.AtLeast(10), 24 * time.Hour
 	return []setting{
 		{"history.requests_per_node", &h.RequestsPerNode, 2000, least, "Requests of people kept for each node."},
 		{"history.requests_total", &h.RequestsTotal, 500_000, least, "Requests of people kept for all nodes."},
