@@ -43,7 +43,7 @@ func (c *Config) sections() []section {
 				"Name of this conductor in the API and in histories. Empty: the host name of the machine."},
 			{"conductor_group", &c.ConductorGroup, nil, nil,
 				"Conductor group that it serves. Empty: nodes without one."},
-			{"conductor_weight", &c.ConductorWeight, 1, rule.AtLeast(0), "Its share of the nodes, against other conductors."},
+			{"conductor_weight", &c.ConductorWeight, 1, atLeast(0), "Its share of the nodes, against other conductors."},
 			{"log_level", &c.LogLevel, "info", oneOf{"debug", "info", "warn", "error"}, "Least severity that is logged."},
 			{"log_format", &c.LogFormat, "text", oneOf{"text", "json"}, "Format of the log."},
 		}},
@@ -84,12 +84,12 @@ func (c *Config) sections() []section {
 			{"power.force", &c.Power.Force, nil, nil,
 				"Turn a machine back on or off when its power state differs from the recorded one. Otherwise the record follows the machine."},
 			{"power.call_timeout", &c.Power.CallTimeout, time.Minute, positive{}, "Time limit of one exchange with a BMC."},
-			{"power.retries", &c.Power.Retries, 5, rule.AtLeast(1), "Attempts in a row of an exchange that fails."},
+			{"power.retries", &c.Power.Retries, 5, atLeast(1), "Attempts in a row of an exchange that fails."},
 		}},
 		{"Health", "How controllers with Redfish are asked how their machines are.", []setting{
 			{"health.interval", &c.Health.Interval, 10 * time.Minute, nil,
 				"Time between readings of a machine's health; longer after failures. Negative: never."},
-			{"health.at_once", &c.Health.AtOnce, 16, rule.AtLeast(1), "Machines whose health is read at the same time."},
+			{"health.at_once", &c.Health.AtOnce, 16, atLeast(1), "Machines whose health is read at the same time."},
 			{"health.faults", &c.Health.Faults, nil, nil,
 				"Give a node the fault `hardware failure` while a drive, memory module or power supply fails or will."},
 		}},
@@ -99,9 +99,9 @@ func (c *Config) sections() []section {
 			{"metrics.insecure_listen", &c.Metrics.InsecureListen, nil, nil,
 				"Serve metrics.listen to everyone, without TLS."},
 			{"metrics.api", &c.Metrics.API, true, nil, "Serve /metrics at api.listen, to readers of the system."},
-			{"metrics.label_values", &c.Metrics.LabelValues, 200, rule.AtLeast(1),
+			{"metrics.label_values", &c.Metrics.LabelValues, 200, atLeast(1),
 				"Most values of labels for steps, interfaces and vendors."},
-			{"metrics.node_series", &c.Metrics.NodeSeries, 300_000, rule.AtLeast(0),
+			{"metrics.node_series", &c.Metrics.NodeSeries, 300_000, atLeast(0),
 				"Most series of single nodes (sensors). 0: none."},
 			{"audit.file", &c.Audit.File, nil, nil,
 				"File for a line of JSON for each requested change; SIGHUP opens it anew. Empty: none."},
@@ -268,10 +268,10 @@ func deploySettings(d *Deploy) []setting {
 			"Time that an agent may be disconnected before its machine is booted again; longer while others come back."},
 		{"deploy.silence", &d.Silence, 30 * time.Minute, positive{},
 			"Time that a connected agent may report nothing about its plan."},
-		{"deploy.max_boots", &d.MaxBoots, 3, rule.AtLeast(1), "Boots of the agent for one job before the job fails."},
+		{"deploy.max_boots", &d.MaxBoots, 3, atLeast(1), "Boots of the agent for one job before the job fails."},
 		{"deploy.installed_system_retries", &d.InstalledSystemRetries, 2, rule.Between(0, 10),
 			"Power cycles for one job when the installed system starts instead of the agent. Then the machine is turned off and the job fails."},
-		{"deploy.tries", &d.Tries, 2, rule.AtLeast(1),
+		{"deploy.tries", &d.Tries, 2, atLeast(1),
 			"Attempts of the same work in one boot when its failure may pass."},
 	}
 }
@@ -326,7 +326,7 @@ func inspectionSettings(i *Inspection) []setting {
 
 func limitSettings(l *Limits) []setting {
 	// With fewer connections the clients of a fleet shut each other out.
-	const least = rule.AtLeast(16)
+	const least = atLeast(16)
 	return []setting{
 		{"limits.api_connections", &l.APIConnections, 4096, least, "Open connections to the REST API."},
 		{"limits.api_connections_per_address", &l.APIConnectionsPerAddress, 1024, least,
@@ -345,7 +345,7 @@ func limitSettings(l *Limits) []setting {
 }
 
 func historySettings(h *History) []setting {
-	const least, day = rule.AtLeast(10), 24 * time.Hour
+	const least, day = atLeast(10), 24 * time.Hour
 	return []setting{
 		{"history.requests_per_node", &h.RequestsPerNode, 2000, least, "Requests of people kept for each node."},
 		{"history.requests_total", &h.RequestsTotal, 500_000, least, "Requests of people kept for all nodes."},

@@ -30,8 +30,8 @@ type Config struct {
 	// NodeSeries is how many series of single nodes a scrape has at most; 0: none. Fresh is how old the reading of a
 	// node's sensors may be to be shown; 0: any age.
 	NodeSeries int
-	// LabelValues is how many values a label has at most that names a step, an interface or a vendor; 0: 200. Others are
-	// counted together as "other". Vendors are 16 at most, and interfaces 32, since a call has both.
+	// LabelValues is how many values a label has at most that names a step, an interface or a vendor; 0: 200. The
+	// others are counted together, as "other". Vendors are 16 at most, and interfaces 32, since a call has both.
 	LabelValues int
 	Fresh       time.Duration
 

@@ -63,7 +63,7 @@ const columns: Column[] = [
 
 const usual = ['name', 'state', 'now', 'since', 'power', 'class', 'conductor'];
 
-// Now is what a machine does or lacks, in one line.
+// Now says in one line what a machine does or lacks.
 function Now({ n }: { n: Row }) {
   const p = n.progress;
   if (kindOf(n) === 'working' && p) {

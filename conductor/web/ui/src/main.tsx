@@ -41,7 +41,7 @@ function keepTheme(t: Theme) {
   }
 }
 
-// pages are those about the whole site; rule is what a role needs to see one.
+// pages are those about the whole site; a role needs rule to see one.
 const pages: { path: string; title: string; rule?: string; show: () => JSX.Element | null }[] = [
   { path: '', title: 'Fleet', show: FleetPage },
   { path: 'images', title: 'Images', show: ImagesPage },

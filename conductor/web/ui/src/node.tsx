@@ -37,7 +37,7 @@ export interface Machine extends Row {
   [key: string]: any;
 }
 
-// tabs are the parts of a machine's page; rule is what a role needs to see one.
+// tabs are the parts of a machine's page; a role needs rule to see one.
 export const tabs: { path: string; title: string; rule?: string }[] = [
   { path: '', title: 'Overview' },
   { path: 'timeline', title: 'Timeline' },
