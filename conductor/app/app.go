@@ -215,6 +215,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	}
 	defer func() { bmcs.close(context.WithoutCancel(ctx)) }()
 	var en *engine.Engine
+	var nb *netboot.Server
 	configured := map[string]networkPlug{}
 	if cfg.Switches.File != "" {
 		if configured["switch"], err = switchPlug(cfg, st, lines.Part("switches")); err != nil {
@@ -222,7 +223,8 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		}
 	}
 	inNeutron, err := openNeutron(cfg, who.keystone, book.Key.PEM(), st, types,
-		func(n *node.Node) bool { return en.Mine(n) }, lines.Part("neutron"))
+		func(n *node.Node) bool { return en.Mine(n) },
+		func(mac string, uefi bool) []netboot.Option { return nb.Options(mac, uefi) }, lines.Part("neutron"))
 	if err != nil {
 		return err
 	}
@@ -284,7 +286,6 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	if err != nil {
 		return err
 	}
-	var nb *netboot.Server
 	if boot != nil {
 		boot.SystemSeen, boot.SystemStarted, boot.PhoneHome = en.DHCPSeen, en.SystemStarted, en.PhoneHome
 		if images != nil {

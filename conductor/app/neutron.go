@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,8 +12,10 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/guard/oscloud"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
+	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/network/neutron"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -27,7 +30,8 @@ type neutronNetwork struct {
 // openNeutron makes it; the zero value when the configuration names no Neutron. key is a public one that only this
 // installation has, for the mark of its ports.
 func openNeutron(cfg config.Config, k *access.Keystone, key []byte, st *store.Store, types *driver.Table,
-	mine func(*node.Node) bool, log *slog.Logger) (neutronNetwork, error) {
+	mine func(*node.Node) bool, options func(mac string, uefi bool) []netboot.Option, log *slog.Logger) (neutronNetwork,
+	error) {
 	o := cfg.Neutron
 	if o.URL == "" {
 		return neutronNetwork{}, nil
@@ -39,6 +43,16 @@ func openNeutron(cfg config.Config, k *access.Keystone, key []byte, st *store.St
 	}
 	here := func(n *node.Node) bool { return types.Interface(n, "network") == "neutron" }
 	mark := sha256.Sum256(key)
+	var boots func(n *node.Node, mac string) (all []neutron.Option)
+	if o.DHCPOptions {
+		boots = func(n *node.Node, mac string) (all []neutron.Option) {
+			mode := cmp.Or(instance.Capability(n.Properties["capabilities"], "boot_mode"), cfg.Deploy.BootMode)
+			for _, opt := range options(mac, mode != "bios") {
+				all = append(all, neutron.Option(opt))
+			}
+			return all
+		}
+	}
 	return neutronNetwork{neutron.New(neutron.Config{
 		Client: client, Mark: hex.EncodeToString(mark[:16]),
 		Networks: map[neutron.Purpose]neutron.Network{
@@ -56,7 +70,7 @@ func openNeutron(cfg config.Config, k *access.Keystone, key []byte, st *store.St
 			return ports, groups, err
 		},
 		Node: st.Node, NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		Mine: mine, Here: here,
+		Mine: mine, Here: here, Options: boots,
 	}, log), here}, nil
 }
 

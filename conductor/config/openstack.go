@@ -16,6 +16,7 @@ type Neutron struct {
 	URL         string        `yaml:"url"`
 	CAFile      string        `yaml:"ca_file"`
 	RepairEvery time.Duration `yaml:"repair_interval"`
+	DHCPOptions bool          `yaml:"dhcp_options"`
 
 	ProvisioningNetwork string   `yaml:"provisioning_network"`
 	ProvisioningGroups  []string `yaml:"provisioning_network_security_groups"`
@@ -36,6 +37,8 @@ func openstackSettings(g *Glance, n *Neutron) []setting {
 		{"neutron.ca_file", &n.CAFile, nil, nil, "Certificates that sign Neutron's."},
 		{"neutron.repair_interval", &n.RepairEvery, 5 * time.Minute, positive{},
 			"Time between two searches for ports in Neutron that were left over; the first is at the start."},
+		{"neutron.dhcp_options", &n.DHCPOptions, nil, nil,
+			"Neutron's DHCP serves the networks of ramdisks: give it the options by which machines boot from here."},
 	}
 	for _, p := range []struct {
 		name, when string
@@ -69,5 +72,7 @@ func (c Config) checkOpenStack() (checks []check) {
 			check{s.url != "" && c.API.Auth != "keystone", s.key,
 				"needs api.auth keystone: the service wants a token of Keystone's"})
 	}
-	return checks
+	return append(checks, check{c.Neutron.DHCPOptions && (c.Netboot.DHCP != "off" || c.Netboot.Address == "" &&
+		c.Netboot.Interface == ""), "neutron.dhcp_options",
+		"needs netboot.dhcp off, for Neutron's server answers, and netboot.address, where machines find what to boot"})
 }

@@ -777,6 +777,22 @@ func TestEveryFileOfferedIsServed(t *testing.T) {
 				}
 			}
 		}
+		for _, uefi := range []bool{false, true} {
+			names := ""
+			for _, o := range r.s.Options(testMAC.String(), uefi) {
+				if names += o.Name + " "; !strings.HasSuffix(o.Name, ",67") || mode == Leases {
+					continue // in mode server a script is for an address that was leased here
+				}
+				r.update(&node.Node{UUID: r.first().UUID}, func(n *node.Node) { n.Boot.TokensServed = 0 })
+				want := map[string]bool{"tag:ipxe,67": true}[o.Name]
+				if text := fetch(o.Value, "192.0.2.1"); strings.HasPrefix(text, "#!ipxe") != want {
+					t.Errorf("%s: option %s leads to %q", mode, o.Name, text)
+				}
+			}
+			if names != "tag:!ipxe,67 66 150 server-ip-address tag:ipxe,67 " {
+				t.Errorf("%s: options for another server are %s", mode, names)
+			}
+		}
 		if offered < 40 {
 			t.Errorf("%s: %d offers with a file", mode, offered)
 		}

@@ -199,6 +199,24 @@ func bootFile(q request, c Config) string {
 	return ""
 }
 
+// Option is a DHCP option by the name that dnsmasq knows.
+type Option struct{ Name, Value string }
+
+// Options are the DHCP options by which the server of somebody else, such as Neutron's dnsmasq, has a machine boot from
+// here: iPXE by TFTP, and iPXE its script by HTTP. Names and tags are those that Ironic gives Neutron.
+func (s *Server) Options(mac string, uefi bool) (all []Option) {
+	c := s.cfg
+	loader := biosLoader
+	if uefi {
+		loader = uefiLoader
+	}
+	at := c.bootAddress().String()
+	if c.TFTP && c.LoaderDir != "" {
+		all = []Option{{"tag:!ipxe,67", loader}, {"66", at}, {"150", at}, {"server-ip-address", at}}
+	}
+	return append(all, Option{"tag:ipxe,67", scriptURL(request{mac: mac}, c)})
+}
+
 // scriptURL returns the URL of iPXE's script. In mode server the leased address identifies the machine; in the other
 // modes the URL has to.
 func scriptURL(q request, c Config) string {

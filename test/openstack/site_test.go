@@ -62,8 +62,8 @@ func start(t *testing.T, machines int) *site {
 					"auth_url": c.Keystone.URL, "username": "ingot", "password": cloud.Password,
 					"project": cloud.Project, "service_project": cloud.Project}},
 				"glance": {"url": c.URLs["image"]}, "hardware": {"default_network_interface": "flat"},
-				"neutron": {"url": c.URLs["network"], "repair_interval": "2s", "provisioning_network": "ramdisks",
-					"cleaning_network": "ramdisks", "rescuing_network": "ramdisks"},
+				"neutron": {"url": c.URLs["network"], "repair_interval": "10s", "provisioning_network": "ramdisks",
+					"cleaning_network": "ramdisks", "rescuing_network": "ramdisks", "dhcp_options": true},
 			})
 			return nil
 		}})

@@ -77,6 +77,24 @@ func TestRamdiskThenTenant(t *testing.T) {
 	}
 }
 
+// TestBootOptions: where Neutron's DHCP serves the ramdisk, its port has the options for that, and the client ID of the
+// card.
+func TestBootOptions(t *testing.T) {
+	w := begin(t)
+	w.s.c.Options = func(n *node.Node, mac string) []Option {
+		return []Option{{"tag:ipxe,67", "http://192.0.2.1/boot.ipxe?mac=" + mac + "&node=" + n.UUID}}
+	}
+	w.cards[0].Extra = object{"client-id": "ff:00"}
+	if err := w.s.ToRamdisk(t.Context(), w.n); err != nil {
+		t.Fatal(err)
+	}
+	want := []any{object{"opt_name": "61", "opt_value": "ff:00"}, object{"opt_name": "tag:ipxe,67",
+		"opt_value": "http://192.0.2.1/boot.ipxe?mac=" + mac + "&node=" + w.n.UUID, "ip_version": 4.0}}
+	if d := cmp.Diff(want, w.port("port-1")["extra_dhcp_opts"]); d != "" {
+		t.Errorf("DHCP options (-want +got):\n%s", d)
+	}
+}
+
 // TestBond: a port group's VIF is bound with the links of all members and the bond's options.
 func TestBond(t *testing.T) {
 	w := begin(t)
