@@ -8,6 +8,7 @@ package ironicsim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -92,6 +93,9 @@ type Ironic struct {
 	posted    []json.RawMessage // inventories
 	changed   chan struct{}
 	workers   sync.WaitGroup
+
+	// Limit is how long Wait and WaitState wait; zero: a minute.
+	Limit time.Duration
 
 	// Lose decides which requests to the agent lose their answer: the agent gets them, the conductor sees an error.
 	Lose func(n int, method, name string) bool
@@ -186,10 +190,11 @@ func (s *Ironic) Restart(f func()) {
 	s.mu.Unlock()
 }
 
-// Wait waits until ok, which is asked with the lock held, and fails the test after a minute.
+// Wait waits until ok, which is asked with the lock held, and fails the test after Limit.
 func (s *Ironic) Wait(what string, ok func() bool) {
 	s.t.Helper()
-	deadline := time.After(time.Minute)
+	limit := cmp.Or(s.Limit, time.Minute)
+	deadline := time.After(limit)
 	for {
 		s.mu.Lock()
 		done, changed := ok(), s.changed
@@ -200,7 +205,7 @@ func (s *Ironic) Wait(what string, ok func() bool) {
 		select {
 		case <-changed:
 		case <-deadline:
-			s.t.Fatalf("%s: not within a minute; state %q, error %q, calls:\n%s", what, s.State(), s.Error(),
+			s.t.Fatalf("%s: not within %s; state %q, error %q, calls:\n%s", what, limit, s.State(), s.Error(),
 				strings.Join(s.Log(), "\n"))
 		}
 	}

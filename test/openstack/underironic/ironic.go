@@ -67,6 +67,7 @@ lock_path = %DIR%/lock
 [agent]
 deploy_logs_collect = always
 deploy_logs_local_path = %DIR%/agent-logs
+certificates_path = %DIR%/certificates
 [deploy]
 http_root = %DIR%/http
 http_url = http://%HOST%:8080
@@ -88,7 +89,7 @@ dhcp_provider = none
 // startIronic starts MariaDB, ironic-api and ironic-conductor of Debian, the latter two in the rack's namespace.
 func (d *demo) startIronic(ctx context.Context) error {
 	for _, name := range []string{"http", "tftp", "images", "master/tftp", "master/images", "conf.d", "state", "tmp",
-		"lock", "agent-logs"} {
+		"lock", "agent-logs", "certificates"} {
 		if err := os.MkdirAll(d.path(name), 0o755); err != nil {
 			return fmt.Errorf("make a folder for Ironic: %w", err)
 		}

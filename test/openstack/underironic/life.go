@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,8 +25,8 @@ import (
 // memory of a machine, in MiB.
 const memory = 512
 
-// What the demo allows for one state. An emulator boots slowly.
-const stateLimit = 6 * time.Minute
+// stateLimit is for one state. An emulator on a busy machine boots slowly.
+const stateLimit = 15 * time.Minute
 
 // row is a line of the table.
 type row struct {
@@ -220,8 +219,7 @@ func (d *demo) watch(ctx context.Context, uuid string, body map[string]any, want
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():
-			b, _ := json.Marshal(n)
-			return fmt.Errorf("wait for %s: %w; the node is %s: %s", want, context.Cause(ctx), n.State, b)
+			return fmt.Errorf("wait for %s: %w; the node is %s", want, context.Cause(ctx), n.State)
 		}
 	}
 }
