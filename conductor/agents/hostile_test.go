@@ -1,9 +1,15 @@
 package agents
 
 import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/proto/agentv1"
@@ -48,4 +54,49 @@ func TestHostileStringsAreCleanedOnArrival(t *testing.T) {
 	if got := cleanResult(&agentv1.StepFinished{Name: "inspect", Result: plain}); string(got) != string(plain) {
 		t.Errorf("a clean result became %s", got)
 	}
+}
+
+// TestSentAway: a connection that gets no place at the gate is closed before anything of it is read, and counted; a
+// stop does not wait for those that wait.
+func TestSentAway(t *testing.T) {
+	t.Parallel()
+	counted := make(chan string, 10)
+	s := &Server{gate: limit.NewGate(1), log: slog.New(slog.DiscardHandler),
+		cfg: Config{Count: func(what, outcome string) { counted <- what + " " + outcome }}}
+	place := s.gate.Enter(0, time.Hour)
+	defer place.Leave()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shaking sync.WaitGroup
+	done := make(chan error, 1)
+	go func() { done <- s.accept(l, &shaking, newQueue(l.Addr()), newQueue(l.Addr())) }()
+	wait := func() (time.Duration, error) {
+		begin := time.Now()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Error(err)
+			return 0, nil
+		}
+		defer c.Close()
+		_, err = c.Read(make([]byte, 1))
+		return time.Since(begin), err
+	}
+	if took, err := wait(); !errors.Is(err, io.EOF) || took < limit.AgentWait || took > limit.AgentWait+20*time.Second {
+		t.Errorf("the connection ended after %v with %v", took, err)
+	}
+	if got := <-counted; got != "connection sent away" {
+		t.Errorf("counted %q", got)
+	}
+	time.AfterFunc(100*time.Millisecond, s.gate.Close)
+	if took, err := wait(); !errors.Is(err, io.EOF) || took > limit.AgentWait {
+		t.Errorf("after the end of the gate the connection ended after %v with %v", took, err)
+	}
+	s.stopping = true
+	l.Close()
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	shaking.Wait()
 }

@@ -82,6 +82,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 	var shaking sync.WaitGroup
 	err := s.accept(l, &shaking, known, strange)
+	s.gate.Close()
 	known.Close()
 	strange.Close()
 	shaking.Wait()
@@ -119,19 +120,28 @@ func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange 
 			continue
 		}
 		shaking.Go(func() {
+			place := s.gate.Enter(limit.AgentWait, limit.AgentShake)
+			if place == nil {
+				s.count("connection", "sent away")
+				c.Close()
+				return
+			}
 			t := tls.Server(c, s.tls)
 			ctx, cancel := context.WithTimeout(context.Background(), limit.HeaderTime)
 			defer cancel()
 			if err := t.HandshakeContext(ctx); err != nil {
+				place.Leave()
 				s.log.Debug("TLS handshake with an agent", "from", c.RemoteAddr(), "err", err)
 				c.Close()
 				return
 			}
-			to := strange
 			if len(t.ConnectionState().VerifiedChains) > 0 {
-				to = known
+				place.Stay(limit.AgentOpen)
+				known.put(admitted{t, place})
+				return
 			}
-			to.put(t)
+			place.Leave()
+			strange.put(admitted{t, nil})
 		})
 	}
 }
@@ -172,6 +182,12 @@ func (q *queue) Close() error {
 
 func (q *queue) Addr() net.Addr { return q.addr }
 
+// admitted is a connection whose handshake is done, with the place that it holds until its session is open.
+type admitted struct {
+	*tls.Conn
+	place *limit.Place
+}
+
 // shaken is the credentials of connections whose TLS handshake is done. What comes over them counts as bodies of
 // requests do.
 type shaken struct{ bodies *limit.Budget }
@@ -180,21 +196,22 @@ type shaken struct{ bodies *limit.Budget }
 type met struct {
 	credentials.TLSInfo
 	meter *limit.Metered
+	place *limit.Place
 }
 
 func (s shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	t, ok := c.(*tls.Conn)
+	a, ok := c.(admitted)
 	if !ok {
 		return nil, nil, errors.New("a connection without TLS")
 	}
-	state := t.ConnectionState()
+	state := a.ConnectionState()
 	if state.NegotiatedProtocol != "h2" {
 		return nil, nil, errors.New("the agent does not speak HTTP/2")
 	}
-	m := s.bodies.Meter(c, len(state.VerifiedChains) > 0)
+	m := s.bodies.Meter(a.Conn, len(state.VerifiedChains) > 0)
 	return m, met{credentials.TLSInfo{
 			State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
-			m},
+			m, a.place},
 		nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -86,7 +87,7 @@ type Config struct {
 	// one is gone. It must not wait.
 	Others func() []string
 	// Count, unless nil, is called with what happened: an "enrolment" was "granted", "refused" or "failed", a "session"
-	// was "opened", "refused" or "closed".
+	// was "opened", "refused" or "closed", a "connection" was "sent away", to come again.
 	Count func(what, outcome string)
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm
@@ -105,6 +106,7 @@ type Server struct {
 	tls    *tls.Config
 	// grpc serves agents with a certificate, strange all others (listen.go).
 	grpc, strange *grpc.Server
+	gate          *limit.Gate
 	logs          journal
 	swarms        *swarm.Registry // nil: agents are not introduced to each other
 	bundle        sync.Mutex      // one bundle is written at a time
@@ -125,7 +127,8 @@ type Server struct {
 // New makes a server; Serve starts it.
 func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Server, error) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	s := &Server{store: store, engine: engine, ca: ca, cfg: cfg, log: log, now: cfg.Now,
+	gate := limit.NewGate(max(limit.AgentsAtOnce, runtime.GOMAXPROCS(0)/2*limit.AgentsAtOnce))
+	s := &Server{gate: gate, store: store, engine: engine, ca: ca, cfg: cfg, log: log, now: cfg.Now,
 		sessions: map[string]*session{}, refusals: map[string]*refusals{},
 		strangers: limiter{b: budget{size: 10, every: time.Minute}},
 		turned:    limiter{b: budget{size: 10, every: time.Minute}}}

@@ -213,6 +213,26 @@ func wait(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// TestSilentPeersDoNotHoldUpAgents: connections that say nothing have places at the gate for a moment only.
+func TestSilentPeersDoNotHoldUpAgents(t *testing.T) {
+	r := newRig(t)
+	_, a := r.boot("one")
+	for range 8 * limit.AgentsAtOnce {
+		c, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	begin := time.Now()
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took > limit.HeaderTime {
+		t.Errorf("an agent was held up for %v", took)
+	}
+}
+
 func TestEnroll(t *testing.T) {
 	r := newRig(t)
 	n, a := r.boot("one")

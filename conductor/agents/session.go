@@ -84,6 +84,8 @@ type outgoing struct {
 func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	outcome := "refused"
 	defer func() { s.count("session", outcome) }()
+	place := placeOf(stream.Context())
+	defer place.Leave()
 	id, err := s.authenticate(stream.Context())
 	if err != nil {
 		return err
@@ -133,6 +135,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
+	place.Leave()
 	ss.log.Info("agent connected", "boot", id.boot, "agent", clip(hello.AgentVersion), "from", remote(ctx), "plan",
 		hello.PlanId, "running", hello.PlanRunning)
 
@@ -186,6 +189,16 @@ func meterOf(ctx context.Context) *limit.Metered {
 		}
 	}
 	return (*limit.Budget)(nil).Meter(nil, false)
+}
+
+// placeOf returns the place that a call's connection holds at the gate.
+func placeOf(ctx context.Context) *limit.Place {
+	if p, ok := peer.FromContext(ctx); ok {
+		if m, ok := p.AuthInfo.(met); ok {
+			return m.place
+		}
+	}
+	return nil
 }
 
 // message is one from the agent. It has size bytes of the budget for bodies, which its last user returns.

@@ -174,8 +174,8 @@ func constantOf(t *testing.T, name string) any {
 // evaluated computes what needs nothing but numbers and units of time.
 func evaluated(t *testing.T, expr string) any {
 	t.Helper()
-	plain := strings.NewReplacer("time.Second", "1000000000", "time.Minute", "60000000000", "time.Hour",
-		"3600000000000").Replace(expr)
+	plain := strings.NewReplacer("time.Millisecond", "1000000", "time.Second", "1000000000", "time.Minute",
+		"60000000000", "time.Hour", "3600000000000").Replace(expr)
 	v, err := types.Eval(token.NewFileSet(), nil, token.NoPos, plain)
 	if err != nil {
 		t.Fatalf("compute %s: %v", expr, err)
@@ -200,8 +200,8 @@ func written(v any) (ways []string) {
 	switch v := v.(type) {
 	case time.Duration:
 		const day = 24 * int(time.Hour)
-		for unit, name := range map[int]string{int(time.Second): " s", int(time.Minute): " min", int(time.Hour): " h",
-			day: " days", 365 * day: " years"} {
+		for unit, name := range map[int]string{int(time.Millisecond): " ms", int(time.Second): " s",
+			int(time.Minute): " min", int(time.Hour): " h", day: " days", 365 * day: " years"} {
 			add(int(v), unit, name)
 		}
 	case int:

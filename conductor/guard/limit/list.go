@@ -81,9 +81,13 @@ const (
 
 // Agents.
 const (
-	EnrollMessage = 64 << 10         // of an agent that has no certificate yet
-	EnrollTime    = 30 * time.Second // for the request of an enrolment to arrive and be answered
-	AgentMessage  = 16 << 20         // the largest message is a log bundle
+	AgentsAtOnce  = 16                     // that open their connections at a time, for each two processors
+	AgentWait     = 7 * time.Second        // for that; then the agent is sent away and comes again
+	AgentShake    = 150 * time.Millisecond // that count so many; a slower handshake is one beside them
+	AgentOpen     = 2 * time.Second        // the same from the end of the handshake until the session is open
+	EnrollMessage = 64 << 10               // of an agent that has no certificate yet
+	EnrollTime    = 30 * time.Second       // for the request of an enrolment to arrive and be answered
+	AgentMessage  = 16 << 20               // the largest message is a log bundle
 	StepResult    = 1 << 20
 	Inventory     = 8 << 20             // the result of an inspection has what links and disks say of themselves
 	NextSteps     = 64                  // steps that one step requests

@@ -28,7 +28,7 @@ func newBoot(s *Set) bootNumbers {
 		bytes: s.counter("ingot_boot_http_bytes_total", "Bytes of its answers.", "kind"),
 		agents: s.counter("ingot_agent_events_total",
 			"What agents did: enrolments that were granted, refused or failed; sessions that were opened, closed or"+
-				" refused.", "event", "outcome"),
+				" refused; connections that were sent away to come again, because too many came at once.", "event", "outcome"),
 	}
 }
 
