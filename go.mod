@@ -54,6 +54,7 @@ require (
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/gophercloud/gophercloud/v2 v2.15.0
 	github.com/hashicorp/mdns v1.0.7
 	github.com/prometheus/client_model v0.6.2
 )
@@ -73,7 +74,6 @@ require (
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect
-	github.com/gophercloud/gophercloud/v2 v2.15.0 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.30.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
