@@ -61,6 +61,7 @@ var machines = []line{
 	{"test/machine:TestNoRandomGenerator", "initramfs/pid1"},
 	{"test/machine:TestRAIDBoots*", "agent/boot agent/disk/raid"},
 	{"test/machine:TestISO*", "conductor/netboot/bootiso images/fs/iso9660 initramfs/kernel proto/segment"},
+	{"test/machine:TestUnderIronic", "agent/ipa agent/ipa/command agent/ipa/ironic agent/ipa/steps agent/cmd/ingot-agent"},
 	{"test/machine:TestNetworkDataInMachine*", "agent/machine/netup conductor/netboot/bootiso proto/netdata proto/segment"},
 	{"test/machine:TestInventoryInMachine*",
 		"agent/inventory agent/machine/lldp agent/machine/netup agent/inventory/smbios proto/lldp"},
