@@ -86,9 +86,10 @@ func TestAtAnotherConductor(t *testing.T) {
 		}
 		w, said = answer(method, path, body,
 			&engine.ServiceError{Err: errors.New("look up image x: no route to glance:9292")})
-		if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(said, "image service") ||
+		const away = "A service of OpenStack's that this needs can't be asked now"
+		if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(said, away) ||
 			strings.Contains(said, "9292") {
-			t.Errorf("%s %s without the image service = %d %q", method, path, w.Code, said)
+			t.Errorf("%s %s without a service = %d %q", method, path, w.Code, said)
 		}
 	}
 	// A connection that was cut says nothing of what a write did before.

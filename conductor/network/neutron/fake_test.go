@@ -51,6 +51,19 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.do(w, r)
 }
 
+// counted is how many requests there were.
+func (f *fake) counted() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.requests
+}
+
+func (f *fake) died() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead
+}
+
 func (f *fake) do(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	kind, id, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2.0/"), "/")

@@ -133,7 +133,7 @@ func TestDeathAtEachRequest(t *testing.T) {
 		}
 	}
 	deaths := 0
-	for at := range whole.f.requests {
+	for at := range whole.f.counted() {
 		for _, before := range []bool{true, false} {
 			for _, giveUp := range []bool{true, false} {
 				w := begin(t)
@@ -141,7 +141,7 @@ func TestDeathAtEachRequest(t *testing.T) {
 				name := fmt.Sprintf("death at request %d, before it is done %v", at, before)
 				for i, do := range life {
 					err := do(w)
-					if !w.f.dead {
+					if !w.f.died() {
 						if err != nil {
 							t.Fatalf("%s: %v", name, err)
 						}
