@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/test/kit/switched"
 	"github.com/ingot-metal/ingot/tools/lab/vswitch"
 )
 
@@ -58,22 +58,7 @@ func newLeaf(t *testing.T, d vswitch.Dialect, set ...string) *leaf {
 	}
 	l.Plug(l.at, func([]byte) {})
 	l.Set(l.at, vswitch.Port{Mode: "access", Access: 100, Native: 1}) // where a new machine is inspected
-	key, public, err := vswitch.NewHostKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var served sync.WaitGroup
-	served.Go(func() {
-		if err := l.Serve(ctx, listener, key); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { stop(); served.Wait() })
+	address, public := switched.Serve(t, l.Switch)
 	s.write("switch-password", switchPassword+"\n")
 	s.write("switches.yaml", fmt.Sprintf(`
 networks:
@@ -94,7 +79,7 @@ switches:
     ports: [%s]
     save: true
     timeout: 5s
-`, listener.Addr(), d, public, filepath.Join(s.dir, "switch-password"), l.at+"-2"))
+`, address, d, public, filepath.Join(s.dir, "switch-password"), l.at+"-2"))
 	s.set = append(s.set, "switches.file="+filepath.Join(s.dir, "switches.yaml"),
 		"hardware.default_network_interface=switch")
 	s.set = append(s.set, set...)

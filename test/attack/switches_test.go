@@ -1,16 +1,14 @@
 package attack
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
+	"github.com/ingot-metal/ingot/test/kit/switched"
 	"github.com/ingot-metal/ingot/tools/lab/vswitch"
 )
 
@@ -21,22 +19,7 @@ func switchWorld(t *testing.T) (*world, *vswitch.Switch) {
 	t.Helper()
 	s := vswitch.New("leaf-1", vswitch.EOS, "ingot", switchSecret, "Ethernet1", "Ethernet2")
 	s.AddVLANs(100, 201, 202, 999)
-	key, public, err := vswitch.NewHostKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var served sync.WaitGroup
-	served.Go(func() {
-		if err := s.Serve(ctx, l, key); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { stop(); served.Wait() })
+	address, public := switched.Serve(t, s)
 	table, password := filepath.Join(t.TempDir(), "switches.yaml"), filepath.Join(t.TempDir(), "password")
 	for file, text := range map[string]string{password: switchSecret, table: fmt.Sprintf(`
 networks:
@@ -46,7 +29,7 @@ networks:
 switches:
   leaf-1: {address: %q, dialect: arista_eos, ids: ["00:1c:73:00:00:01"], host_key: %s, username: ingot,
     password_file: %s, ports: [Ethernet1], timeout: 2s}
-`, l.Addr(), public, password)} {
+`, address, public, password)} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

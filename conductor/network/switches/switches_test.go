@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/network/switches/dialect"
+	"github.com/ingot-metal/ingot/test/kit/switched"
 	"github.com/ingot-metal/ingot/tools/lab/vswitch"
 )
 
@@ -43,22 +43,7 @@ func newLeaf(t *testing.T, d vswitch.Dialect) *leaf {
 	}
 	s := vswitch.New("leaf-1", d, "ingot", password, ports...)
 	s.AddVLANs(100, 101, 201, 202, 211, 212, 213, 999)
-	key, public, err := vswitch.NewHostKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var served sync.WaitGroup
-	served.Go(func() {
-		if err := s.Serve(ctx, l, key); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { stop(); served.Wait() })
+	address, public := switched.Serve(t, s)
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		p := filepath.Join(dir, name)
@@ -67,7 +52,7 @@ func newLeaf(t *testing.T, d vswitch.Dialect) *leaf {
 		}
 		return p
 	}
-	c := &Config{Address: l.Addr().String(), Dialect: string(d), IDs: []string{"00:1C:73:00:00:01"}, HostKey: public,
+	c := &Config{Address: address, Dialect: string(d), IDs: []string{"00:1C:73:00:00:01"}, HostKey: public,
 		Username: "ingot", PasswordFile: file("password", password), Save: true,
 		Ports: []string{port(d, 1) + "-6"}, Channels: "10-11"}
 	if d == vswitch.EOS {
