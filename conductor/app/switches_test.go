@@ -338,8 +338,13 @@ func TestKilledWhileASwitchIsConfigured(t *testing.T) {
 				t.Errorf("the machine reaches %q, after a restart of the switch %+v", got, l.Saved(l.at))
 			}
 			s.do("n1", "deleted", "available", nil)
-			if got := l.reaches(); got != "cleaning" {
-				t.Errorf("the cleaned machine reaches %q", got)
+			if got := l.reaches(); got != "quarantine" {
+				t.Errorf("the cleaned machine, which is off, reaches %q", got)
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if last := l.went[len(l.went)-1]; last != "pxe cleaning" {
+				t.Errorf("it was cleaned after the start %q", last)
 			}
 		})
 	}
