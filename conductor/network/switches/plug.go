@@ -79,7 +79,8 @@ func (p *Plug) Attach(ctx context.Context, n *node.Node, to State) error {
 		all.Go(func() { errs[i] = p.switches[name].Apply(ctx, wants[name]) })
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil || to != Quarantine {
+	// A machine is also in quarantine while it is off, as after a deployment that failed: its networks stay then.
+	if err := errors.Join(errs...); err != nil || to != Quarantine || n.Job == nil || n.Job.Phase != node.PhaseDelete {
 		return err
 	}
 	return p.records.Detach(ctx, n.UUID) // the next tenant begins without the networks of this one

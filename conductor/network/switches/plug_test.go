@@ -246,7 +246,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestNetworksGoWithTheTenant: a node that is torn down has no networks any more, unless its switch failed.
+// TestNetworksGoWithTheTenant: a node that is torn down has no networks any more; one that is off after a deployment
+// that failed keeps them.
 func TestNetworksGoWithTheTenant(t *testing.T) {
 	l := newLeaf(t, "arista_eos")
 	table, err := load(t)
@@ -258,6 +259,14 @@ func TestNetworksGoWithTheTenant(t *testing.T) {
 	p := New(table, b, nil)
 	n := &node.Node{}
 	n.UUID = "n"
+	n.Job = &node.Job{Phase: node.PhaseDeploy}
+	if err := errors.Join(p.Attach(t.Context(), n, Tenant), p.Attach(t.Context(), n, Quarantine)); err != nil {
+		t.Fatal(err)
+	}
+	if b.detached != "" || l.Port("Ethernet1").Access != 999 {
+		t.Errorf("after a failed deployment %q is detached, port %+v", b.detached, l.Port("Ethernet1"))
+	}
+	n.Job.Phase = node.PhaseDelete
 	if err := errors.Join(p.Attach(t.Context(), n, Tenant), p.Attach(t.Context(), n, Quarantine)); err != nil {
 		t.Fatal(err)
 	}
