@@ -240,9 +240,10 @@ func TestRollingUpgrade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 
-	// Machines whose agents are kept, most of which are then deployed.
+	// Machines whose agents are kept, most of which are then deployed. Their images take longer to write than the
+	// restarts do when a controller is slow to answer, which holds up a drain by some seconds.
 	f, err := fleet.Start(ctx, fleet.Options{Nodes: machines, Network: byte(80 + os.Getpid()%170),
-		BootURL: strings.Join(boots, ","), Boot: 300 * time.Millisecond, Write: 8 * time.Second,
+		BootURL: strings.Join(boots, ","), Boot: 300 * time.Millisecond, Write: 16 * time.Second,
 		Step: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
