@@ -63,8 +63,11 @@ const (
 	Gone     = "gone"
 )
 
-// lockTimeout is the SQLSTATE lock_not_available.
-const lockTimeout = "55P03"
+// SQLSTATEs lock_not_available and query_canceled, which a statement time-out is too.
+const (
+	lockTimeout = "55P03"
+	canceled    = "57014"
+)
 
 // channel of wake-ups.
 const channel = "ingot"
@@ -576,6 +579,9 @@ func (h *Hold) Begin(ctx context.Context, c *sql.Conn) (id string, err error) {
 			return fmt.Errorf("a connection is %T", c)
 		}
 		res, err := conn.PGX().PgConn().Exec(ctx, fmt.Sprintf(begin, int64(writeLock), h.epoch.Load())).ReadAll()
+		if Code(err) == canceled { // it waited for a writer that stands still, until that one is taken for dead
+			return fmt.Errorf("%w: another writer keeps it: %w", ErrAway, err)
+		}
 		if err != nil {
 			return conn.tell(err)
 		}

@@ -201,6 +201,27 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestWriterStandsStill: who waits too long for a transaction of another one has written nothing, and is told to try
+// again.
+func TestWriterStandsStill(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.join(t, "c1", 0), w.join(t, "c2", 0)
+	still, waits := w.conn(t), w.conn(t)
+	if _, err := first.Begin(t.Context(), still); err != nil {
+		t.Fatal(err)
+	}
+	exec(t.Context(), t, waits, `SET statement_timeout = 200`)
+	if _, err := second.Begin(t.Context(), waits); !errors.Is(err, ErrAway) {
+		t.Errorf("Begin beside a writer that stands still = %v", err)
+	}
+	exec(t.Context(), t, waits, `ROLLBACK`)
+	exec(t.Context(), t, still, `ROLLBACK`)
+	if _, err := second.Begin(t.Context(), waits); err != nil {
+		t.Errorf("Begin afterwards = %v", err)
+	}
+	exec(t.Context(), t, waits, `ROLLBACK`)
+}
+
 // TestComesBack: a conductor that closes so is not gone for the others until its lease has ended, and its next life
 // begins at once.
 func TestComesBack(t *testing.T) {
