@@ -228,8 +228,9 @@ func booting(n *node.Node, cards []*node.Port) (boots []*node.Port, _ error) {
 		n.UUID)
 }
 
-// ToTenant takes the ramdisk's ports away, and binds what is attached to the node.
-func (s *Service) ToTenant(ctx context.Context, n *node.Node) error {
+// withPorts calls f with the node's ports and port groups, while nothing else changes its networks.
+func (s *Service) withPorts(ctx context.Context, n *node.Node,
+	f func(ctx context.Context, cards []*node.Port, groups []*node.Portgroup) error) error {
 	ctx, end, err := s.begin(ctx, n)
 	if err != nil {
 		return err
@@ -239,19 +240,26 @@ func (s *Service) ToTenant(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	carriers := carriersOf(cards, groups)
-	if len(carriers) == 0 {
-		return errNoVIF(n)
-	}
-	if err := s.removeAll(ctx, n.UUID); err != nil {
-		return err
-	}
-	for _, at := range carriers {
-		if err := s.bind(ctx, n, at); err != nil {
+	return f(ctx, cards, groups)
+}
+
+// ToTenant takes the ramdisk's ports away, and binds what is attached to the node.
+func (s *Service) ToTenant(ctx context.Context, n *node.Node) error {
+	return s.withPorts(ctx, n, func(ctx context.Context, cards []*node.Port, groups []*node.Portgroup) error {
+		carriers := carriersOf(cards, groups)
+		if len(carriers) == 0 {
+			return errNoVIF(n)
+		}
+		if err := s.removeAll(ctx, n.UUID); err != nil {
 			return err
 		}
-	}
-	return nil
+		for _, at := range carriers {
+			if err := s.bind(ctx, n, at); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func errNoVIF(n *node.Node) error {
@@ -262,19 +270,12 @@ func errNoVIF(n *node.Node) error {
 
 // Off takes all networks from a node: the ramdisk's ports are deleted, what is attached is no longer bound.
 func (s *Service) Off(ctx context.Context, n *node.Node) error {
-	ctx, end, err := s.begin(ctx, n)
-	if err != nil {
-		return err
-	}
-	defer end()
-	cards, groups, err := s.c.Ports(ctx, n.UUID)
-	if err != nil {
-		return err
-	}
-	if err := s.unbindAll(ctx, cards, groups); err != nil {
-		return err
-	}
-	return s.removeAll(ctx, n.UUID)
+	return s.withPorts(ctx, n, func(ctx context.Context, cards []*node.Port, groups []*node.Portgroup) error {
+		if err := s.unbindAll(ctx, cards, groups); err != nil {
+			return err
+		}
+		return s.removeAll(ctx, n.UUID)
+	})
 }
 
 // Moves reports whether ToRamdisk would take a running ramdisk to another network.

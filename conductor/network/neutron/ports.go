@@ -350,21 +350,14 @@ func (s *Service) Address(ctx context.Context, vif, mac string) error {
 
 // Plug binds what is attached to a node that has an instance.
 func (s *Service) Plug(ctx context.Context, n *node.Node, vif string) error {
-	ctx, end, err := s.begin(ctx, n)
-	if err != nil {
-		return err
-	}
-	defer end()
-	cards, groups, err := s.c.Ports(ctx, n.UUID)
-	if err != nil {
-		return err
-	}
-	for _, at := range carriersOf(cards, groups) {
-		if at.vif == vif {
-			return s.bind(ctx, n, at)
+	return s.withPorts(ctx, n, func(ctx context.Context, cards []*node.Port, groups []*node.Portgroup) error {
+		for _, at := range carriersOf(cards, groups) {
+			if at.vif == vif {
+				return s.bind(ctx, n, at)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Unplug ends that; a port that is gone is as good.
