@@ -66,10 +66,13 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	d := &demo{out: out, log: slog.New(slog.DiscardHandler)}
+	if err := d.nodes(*firmware); err != nil {
+		return err
+	}
 	if os.Geteuid() != 0 {
 		return errors.New("the rack needs root: run it with sudo")
 	}
-	d := &demo{out: out, log: slog.New(slog.DiscardHandler)}
 	if *verbose {
 		d.log = slog.New(slog.NewTextHandler(out, nil))
 	}
@@ -89,14 +92,11 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		}
 		err = errors.Join(err, d.close(), os.RemoveAll(d.dir))
 	}()
-	return d.show(ctx, *firmware)
+	return d.show(ctx)
 }
 
 // show runs the demo for each firmware, and prints the table.
-func (d *demo) show(ctx context.Context, firmware string) error {
-	if err := d.nodes(firmware); err != nil {
-		return err
-	}
+func (d *demo) show(ctx context.Context) error {
 	d.say("Building the ramdisk and an image; getting Ironic from Debian's packages (the first time this takes minutes).")
 	var err error
 	if d.ramdisk, err = made.Make(ctx, made.RamdiskShell); err != nil { // a rescue wants a shell
