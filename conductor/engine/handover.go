@@ -28,6 +28,11 @@ func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
 		return busy()
 	}
 	defer e.queue.Done(nodeUUID, never)
+	me := "hand over " + nodeUUID
+	if !e.takeController(ctx, nodeUUID, me) {
+		return &LockedError{nodeUUID, e.cfg.Hostname, "its controller is in use"}
+	}
+	defer e.bmcs.Release(me)
 	_, err := e.change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		switch {
 		case !e.conductors.Takes(to):
@@ -54,6 +59,22 @@ func (e *Engine) HandOver(ctx context.Context, nodeUUID, to string) error {
 		e.redirect(ctx, nodeUUID)
 	}
 	return err
+}
+
+// takeController takes the lock of a node's controller for id, and reports whether it was free: a client of this
+// conductor may wait for an answer, and the new owner would ask meanwhile. A node whose controller can't be opened has
+// none to take.
+func (e *Engine) takeController(ctx context.Context, nodeUUID, id string) bool {
+	n, err := e.db.Node(ctx, nodeUUID)
+	if err != nil {
+		return true // the change that follows meets it again
+	}
+	d, err := e.drivers.Open(n)
+	if err != nil {
+		return true
+	}
+	defer d.Close()
+	return e.bmcs.TryNow(d.Key(), id)
 }
 
 // redirectLimit bounds how long the agent of a node that was handed over is waited for.

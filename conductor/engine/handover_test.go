@@ -145,6 +145,62 @@ func TestHandOverInAnAct(t *testing.T) {
 	}
 }
 
+// TestHandOverWhileTheControllerIsAsked: a node is not handed over while its power is read, or a client's request is
+// answered, by its controller; and no list that is older than a hand-over has the former owner ask.
+func TestHandOverWhileTheControllerIsAsked(t *testing.T) {
+	w := newWorld(t)
+	_, c1, c2 := pair(w)
+	w.cond = c1
+	m := w.add("n1")
+	w.walk(m, node.Manageable)
+	old, err := w.store.Idle(t.Context())
+	if err != nil || len(old) != 1 {
+		t.Fatal(old, err)
+	}
+	for what, ask := range map[string]func() error{
+		"the power is read": func() error { return c1.eng.syncPower(t.Context()) },
+		"a client asks": func() error {
+			_, _, err := c1.eng.BootDevice(t.Context(), m.id)
+			return err
+		},
+	} {
+		goesOn, hung, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		var once sync.Once
+		hang := func() { once.Do(func() { close(hung); <-goesOn }) }
+		m.hang.Store(&hang)
+		go func() { ended <- ask() }()
+		<-hung
+		var locked *LockedError
+		if err := c1.eng.HandOver(t.Context(), m.id, "c2"); !errors.As(err, &locked) {
+			t.Errorf("handing over while %s = %v, want a LockedError", what, err)
+		}
+		close(goesOn)
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	calls := 0
+	m.mu.Lock()
+	m.callErr = func(string) error { calls++; return nil }
+	m.mu.Unlock()
+	c1.eng.syncOne(t.Context(), old[0])
+	if calls == 0 {
+		t.Error("the owner does not read the power")
+	}
+	calls = 0
+	if err := c1.eng.HandOver(t.Context(), m.id, "c2"); err != nil {
+		t.Fatal(err)
+	}
+	c1.eng.syncOne(t.Context(), old[0])
+	if calls > 0 {
+		t.Error("the former owner has read the power")
+	}
+	c2.eng.syncOne(t.Context(), node.Idle{UUID: m.id, Conductor: "c2"})
+	if calls == 0 {
+		t.Error("the new owner does not read the power")
+	}
+}
+
 // TestRebalance: idle nodes that are to be another conductor's move there, so many at a time, and no others;
 // one that drains does not do so by itself.
 func TestRebalance(t *testing.T) {

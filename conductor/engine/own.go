@@ -190,4 +190,5 @@ func (e *Engine) disown(id string) {
 	delete(e.asked, id)
 	delete(e.met, id)
 	delete(e.differs, id)
+	e.sync.drop(id)
 }

@@ -58,6 +58,9 @@ func (e *Engine) SetControllerPassword(ctx context.Context, ident, password, use
 	if n, err = e.db.Node(ctx, n.UUID); err != nil {
 		return err
 	}
+	if err := e.Here(n); err != nil { // it was handed over meanwhile
+		return err
+	}
 	if n.DriverInfo[nextPassword] != nil { // of an earlier change
 		if err := e.settlePassword(ctx, n, nil, user); err != nil {
 			return err

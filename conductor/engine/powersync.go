@@ -42,6 +42,14 @@ func (s *powerSync) forget(watched []node.Idle) {
 	}
 }
 
+// drop drops the data of a node that may be another conductor's now: it is read anew before its controller is asked.
+func (s *powerSync) drop(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, id)
+	delete(s.bad, id)
+}
+
 // syncPower is one round. It ends when every machine has been asked, or is in other hands.
 func (e *Engine) syncPower(ctx context.Context) error {
 	begun := time.Now()
@@ -103,6 +111,11 @@ func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 // configuration says so.
 func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 	log := e.log.With("node", r.UUID)
+	// It is not handed over meanwhile, nor acted on: who acts on it learns more than this check.
+	if !e.queue.Take(r.UUID) {
+		return
+	}
+	defer e.queue.Done(r.UUID, never)
 	if r.Conductor != "" && r.Conductor != e.cfg.Hostname && e.conductors.Lives(r.Conductor) {
 		return
 	}

@@ -21,6 +21,9 @@ func (w *world) syncPower(m *machine) {
 		w.t.Fatal(err)
 	}
 	eng.bmcs.Release("test")
+	for due, working := eng.queue.Load(); due+working > 0; due, working = eng.queue.Load() {
+		time.Sleep(time.Millisecond)
+	}
 	if err := eng.syncPower(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}

@@ -100,6 +100,12 @@ func (e *Engine) withDriver(ctx context.Context, ident string,
 		return e.locked(n, "its controller is in use")
 	}
 	defer e.bmcs.Release(me)
+	// It may have been handed over while this client waited: then its new owner asks the controller.
+	if now, err := e.db.Node(ctx, n.UUID); err != nil {
+		return err
+	} else if err := e.Here(now); err != nil {
+		return err
+	}
 	return f(ctx, n, d)
 }
 

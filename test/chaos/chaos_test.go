@@ -63,7 +63,7 @@ func chaos(t *testing.T, args ...string) {
 	t.Helper()
 	var out bytes.Buffer
 	if err := start(t.Context(), append(args, "-keep", t.TempDir()), &out); err != nil {
-		t.Errorf("%v\n%s", err, &out)
+		t.Errorf("%s\n%v", &out, err)
 	}
 }
 
