@@ -28,6 +28,9 @@ func (m Planner) Args(n *node.Node, j *node.Job, s node.JobStep) (json.RawMessag
 func (m Planner) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 	args := map[string]any{}
 	raidArgs(n, s, args)
+	if err := m.siteArgs(n, s, args); err != nil {
+		return nil, err
+	}
 	switch s.Name {
 	case "write_image":
 		if err := m.Site.ImageArgs(n, args); err != nil {
@@ -86,6 +89,29 @@ func (m Planner) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		return nil, fmt.Errorf("make arguments of step %s: %w", s.Name, err)
 	}
 	return b, nil
+}
+
+// siteArgs adds to a step of the site those arguments that its manifest calls "given": what write_image and
+// write_configdrive are told about the node's image, its disk and its config drive.
+func (m Planner) siteArgs(n *node.Node, s node.JobStep, args map[string]any) error {
+	r, _ := m.AgentSteps.Find(s.Interface, s.Name)
+	if _, own := catalog.BuiltinSteps().Find(s.Interface, s.Name); own || !slices.ContainsFunc(r.Args,
+		func(a steparg.Arg) bool { return a.Given }) {
+		return nil
+	}
+	known := map[string]any{}
+	if err := m.Site.ImageArgs(n, known); err != nil {
+		return err
+	}
+	if instance.HasConfigDrive(n) {
+		known["configdrive"] = n.InstanceInfo["configdrive"]
+	}
+	for _, a := range r.Args {
+		if v, ok := known[a.Name]; ok && a.Given && v != "" {
+			args[a.Name] = v
+		}
+	}
+	return nil
 }
 
 // injectedFiles puts the files that the node says before those that the step is given, as Ironic's agent does it.

@@ -48,8 +48,38 @@ func (m Planner) checkAsked(n *node.Node, asked []node.JobStep) error {
 
 // onDisk lists the features of a deployment that writes a system to a disk.
 func onDisk(n *node.Node) map[string]bool {
-	return map[string]bool{steparg.WhenAgent: true, steparg.WhenDisk: true,
+	return map[string]bool{steparg.WhenAgent: true, anyDisk: true, steparg.WhenDisk: true,
 		steparg.WhenDrive: instance.HasConfigDrive(n)}
+}
+
+// customAgent is Ironic's deploy interface for sites whose own steps install the system: no step of the image is part
+// of it, and what the disk boots is up to those steps. A request that names a step which writes the image has a
+// deployment as with direct.
+const customAgent = "custom-agent"
+
+// custom returns the features of a deployment by a site's own steps, and how the machine starts.
+func (m Planner) custom(n *node.Node, given json.RawMessage) (map[string]bool, start.Args, error) {
+	if _, err := instance.RootDevice(n); err != nil {
+		return nil, start.Args{}, err
+	}
+	if err := instance.CheckDrive(n.InstanceInfo); err != nil {
+		return nil, start.Args{}, err
+	}
+	o := m.Start
+	o.Method = "" // else a site whose systems start by kexec could have no such node
+	a, err := o.Choose(n, given)
+	return map[string]bool{steparg.WhenAgent: true, anyDisk: true}, a, err
+}
+
+// ofSite reports whether a deployment with these features is one by a site's own steps.
+func ofSite(with map[string]bool) bool { return with[anyDisk] && !with[steparg.WhenDisk] }
+
+// bring reports whether one of the requested steps provides something.
+func (m Planner) bring(asked []node.JobStep, what string) bool {
+	return slices.ContainsFunc(asked, func(a node.JobStep) bool {
+		r, _ := m.AgentSteps.Find(a.Interface, a.Name)
+		return a.Priority > 0 && slices.Contains(r.Provides, what)
+	})
 }
 
 // has returns the features of a deployment, by the names of steparg.Row.When, and the arguments with which it starts
@@ -65,6 +95,10 @@ func (m Planner) has(n *node.Node, asked []node.JobStep, given json.RawMessage) 
 		a, err := m.ramdiskStart(n, given)
 		hot := a.Method == start.Kexec
 		return map[string]bool{steparg.WhenAgent: hot, steparg.WhenLoaded: hot, steparg.WhenFromLink: !hot}, a, err
+	case customAgent:
+		if !m.bring(asked, "image") {
+			return m.custom(n, given)
+		}
 	}
 	if err := m.Site.CheckImage(n); err != nil {
 		return nil, start.Args{}, err
@@ -131,7 +165,7 @@ func (m Planner) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 	if err := withinBoot(steps); err != nil || with == nil {
 		return steps, err
 	}
-	if with[steparg.WhenDisk] {
+	if with[anyDisk] {
 		if err := start.Check(steps); err != nil {
 			return nil, err
 		}
@@ -169,9 +203,12 @@ func (m Planner) merge(n *node.Node, steps []node.JobStep, a node.JobStep,
 	case s.InBand && !with[steparg.WhenAgent]:
 		return nil, node.Invalidf(
 			"step %s runs in the agent, which a workload that boots from the network does without: set %s to %s, or leave the step out", title, start.KeyMethod, start.Kexec)
-	case s.InBand && !with[steparg.WhenDisk] && r.When != "" && r.When != steparg.WhenLoaded:
+	case s.InBand && !with[anyDisk] && r.When != anyDisk && r.When != steparg.WhenLoaded:
 		return nil, node.Invalidf("step %s is for a system on a disk, and node %s runs from memory (deploy interface %s)",
 			title, n.UUID, ramdiskdeploy.Interface)
+	case s.InBand && s.Priority > 0 && ofSite(with) && (r.When == steparg.WhenDrive || r.When == steparg.WhenKexec):
+		return nil, node.Invalidf(
+			"step %s works on the image that deploy.write_image wrote, which deploy interface %s leaves out: name that step too, or use deploy interface direct", title, customAgent)
 	}
 	if s.InBand || s.Plug {
 		steps = slices.DeleteFunc(steps, same)
@@ -214,9 +251,13 @@ func (m Planner) checkOrder(steps, usual []node.JobStep, with map[string]bool) e
 		for _, what := range row(s).From {
 			at := slices.IndexFunc(steps, provider(what))
 			if at < 0 {
+				if ofSite(with) && !s.InBand {
+					break // the site's steps have put it there, or not
+				}
 				var lost []string
 				for _, r := range rows {
-					if slices.Contains(r.Provides, what) && with[r.When] {
+					if slices.Contains(r.Provides, what) &&
+						(with[r.When] || ofSite(with) && r.When == steparg.WhenDisk) {
 						lost = append(lost, r.Title())
 					}
 				}

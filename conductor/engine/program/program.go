@@ -5,7 +5,6 @@
 package program
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -156,7 +155,7 @@ func (m Planner) Check(n *node.Node, steps []node.JobStep) error {
 func (m Planner) phase(n *node.Node, phase node.Phase, with map[string]bool) []node.JobStep {
 	steps := append(m.own(phase, with), m.plugSteps(n, phase)...)
 	for _, r := range m.AgentSteps {
-		if p := m.priority(phase, r); p > 0 && with[steparg.WhenAgent] && with[cmp.Or(r.When, steparg.WhenDisk)] {
+		if p := m.priority(phase, r); p > 0 && with[steparg.WhenAgent] && with[r.When] {
 			steps = append(steps, catalog.InBand(r, nil, p))
 		}
 	}
@@ -177,8 +176,11 @@ func (m Planner) own(phase node.Phase, with map[string]bool) (steps []node.JobSt
 	return steps
 }
 
+// anyDisk is the When of the agent's steps that name no property: the disks are the agent's to work on.
+const anyDisk = ""
+
 // withAgent is work for which the agent is booted, and which may be on a disk.
-var withAgent = map[string]bool{steparg.WhenAgent: true, steparg.WhenDisk: true}
+var withAgent = map[string]bool{steparg.WhenAgent: true, anyDisk: true, steparg.WhenDisk: true}
 
 // agentless are interfaces that do the work of a phase without the agent.
 var agentless = []string{"fake", "redfish", "idrac-redfish"}

@@ -83,7 +83,7 @@ var netboots = []string{"ipxe", "pxe", "http-ipxe", "http"}
 // redfishInterfaces and redfishProperties are those of hardware type redfish, and with other names of idrac.
 var redfishInterfaces = map[string][]string{
 	"vendor": {"redfish", "no-vendor"}, "power": {"redfish"}, "console": {"no-console"},
-	"deploy": {"direct", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"},
+	"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"},
 	"storage": {"noop"}, "inspect": {"agent", "redfish", "no-inspect"},
 	"boot": append(slices.Clone(netboots), "redfish-virtual-media", "redfish-https"),
 	"raid": {"redfish", "no-raid", "agent"}, "management": {"redfish"}, "network": networks,
@@ -118,7 +118,7 @@ var types = []*Type{
 		Description: "Machines that exist only in memory, to try things out: every interface has a fake that behaves, delays and fails as driver_info says.",
 		Interfaces: map[string][]string{
 			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"},
-			"deploy": {"fake", "direct", "ramdisk"}, "rescue": {"fake", "agent", "no-rescue"},
+			"deploy": {"fake", "direct", "custom-agent", "ramdisk"}, "rescue": {"fake", "agent", "no-rescue"},
 			"bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
 			"raid": {"fake", "agent", "no-raid"}, "storage": {"noop", "fake"}, "management": {"fake"},
 			"network": networks, "firmware": {"fake", "no-firmware"},
@@ -129,9 +129,10 @@ var types = []*Type{
 	{
 		Name: "ipmi", Description: "Servers whose controller speaks IPMI 2.0 over the network.",
 		Interfaces: map[string][]string{
-			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
-			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"},
-			"boot": netboots, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"},
+			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"},
+			"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
+			"inspect": {"agent", "no-inspect"},
+			"boot":    netboots, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"},
 			"network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
@@ -164,7 +165,7 @@ var types = []*Type{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"},
-			"deploy": {"direct", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
+			"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
 			"inspect": {"agent", "no-inspect"}, "boot": netboots, "raid": {"no-raid", "agent"},
 			"storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
 		},
