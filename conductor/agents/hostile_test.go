@@ -63,7 +63,7 @@ func TestSentAway(t *testing.T) {
 	counted := make(chan string, 10)
 	s := &Server{gate: limit.NewGate(1), log: slog.New(slog.DiscardHandler),
 		cfg: Config{Count: func(what, outcome string) { counted <- what + " " + outcome }}}
-	place := s.gate.Enter(0, time.Hour)
+	place := s.gate.Enter(0, time.Hour, time.Hour)
 	defer place.Leave()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -120,12 +120,13 @@ func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange 
 			continue
 		}
 		shaking.Go(func() {
-			place := s.gate.Enter(limit.AgentWait, limit.AgentShake)
+			place := s.gate.Enter(limit.AgentWait, limit.AgentShake, limit.AgentOpen)
 			if place == nil {
 				s.count("connection", "sent away")
 				c.Close()
 				return
 			}
+			began := time.Now()
 			t := tls.Server(c, s.tls)
 			ctx, cancel := context.WithTimeout(context.Background(), limit.HeaderTime)
 			defer cancel()
@@ -136,6 +137,7 @@ func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange 
 				return
 			}
 			if len(t.ConnectionState().VerifiedChains) > 0 {
+				s.gate.Took(time.Since(began), limit.AgentOpen)
 				place.Stay(limit.AgentOpen)
 				known.put(admitted{t, place})
 				return

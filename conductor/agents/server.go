@@ -87,7 +87,7 @@ type Config struct {
 	// one is gone. It must not wait.
 	Others func() []string
 	// Count, unless nil, is called with what happened: an "enrolment" was "granted", "refused" or "failed", a "session"
-	// was "opened", "refused" or "closed", a "connection" was "sent away", to come again.
+	// was "opened", "redirected", "refused" or "closed", a "connection" was "sent away", to come again.
 	Count func(what, outcome string)
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm

@@ -122,6 +122,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	n, err := s.store.Node(ctx, id.node)
 	if err == nil && s.cfg.Elsewhere != nil {
 		if to := s.cfg.Elsewhere(n); to != "" {
+			outcome = "redirected"
 			return s.turnAway(ss, to)
 		}
 	}

@@ -3,6 +3,7 @@ package limit
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,11 +11,14 @@ import (
 // thousands come at once, as after a restart, all of them together would take so long that each gives up and comes
 // again, and the work done for it is lost.
 //
-// A place is held for a short time at most: who is slow goes on without one, so that it does not hold up the others.
+// A place is held for a short time at most: who is slow goes on without one, so that it does not hold up the others. On
+// a machine whose processors are busy all are slow: then it is held for longer, or ever more would go on beside each
+// other until none of them comes to its end in time.
 type Gate struct {
 	places chan struct{}
 	closed chan struct{}
 	once   sync.Once
+	usual  atomic.Int64 // how long those take that succeed, in nanoseconds
 }
 
 // NewGate makes a Gate for so many peers at a time.
@@ -22,9 +26,10 @@ func NewGate(places int) *Gate {
 	return &Gate{places: make(chan struct{}, places), closed: make(chan struct{})}
 }
 
-// Enter waits for a place and holds it for at most hold. It is nil if none became free within wait, or the gate was
-// closed: then the peer is to be sent away.
-func (g *Gate) Enter(wait, hold time.Duration) *Place {
+// Enter waits for a place and holds it for at most hold, or three times as long as a success usually takes, but not
+// for longer than most. It is nil if none became free within wait, or the gate was closed: then the peer is to be sent
+// away.
+func (g *Gate) Enter(wait, hold, most time.Duration) *Place {
 	select {
 	case g.places <- struct{}{}:
 	default:
@@ -39,8 +44,17 @@ func (g *Gate) Enter(wait, hold time.Duration) *Place {
 		}
 	}
 	p := &Place{leave: sync.OnceFunc(func() { <-g.places })}
-	p.timer = time.AfterFunc(hold, p.leave)
+	p.timer = time.AfterFunc(min(max(3*time.Duration(g.usual.Load()), hold), most), p.leave)
 	return p
+}
+
+// weight is how many of the newest successes the usual time is about.
+const weight = 16
+
+// Took notes how long a success took; longer ones than most count as that.
+func (g *Gate) Took(d, most time.Duration) {
+	was := g.usual.Load()
+	g.usual.CompareAndSwap(was, was+(int64(min(d, most))-was)/weight) // one of two at the same time is enough
 }
 
 // Close sends all away who wait.

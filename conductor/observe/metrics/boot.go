@@ -27,8 +27,8 @@ func newBoot(s *Set) bootNumbers {
 			long, "kind", "code"),
 		bytes: s.counter("ingot_boot_http_bytes_total", "Bytes of its answers.", "kind"),
 		agents: s.counter("ingot_agent_events_total",
-			"What agents did: enrolments that were granted, refused or failed; sessions that were opened, closed or"+
-				" refused; connections that were sent away to come again, because too many came at once.", "event", "outcome"),
+			"What agents did: enrolments that were granted, refused or failed; sessions that were opened, closed,"+
+				" redirected to the node's conductor or refused; connections that were sent away to come again, because too many came at once.", "event", "outcome"),
 	}
 }
 
