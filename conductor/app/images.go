@@ -30,13 +30,27 @@ func imageService(cfg config.Config, k *access.Keystone, ca *agents.CA, at netip
 	}
 	s, err := glance.New(glance.Config{
 		URL: cfg.Glance.URL, CAFile: cfg.Glance.CAFile, Login: k.OwnToken, Forget: k.Forget,
-		Base: "http://" + netip.AddrPortFrom(at, uint16(cfg.Netboot.HTTPPort)).String(), Key: key, Node: st.Node,
+		Local: localImage(cfg.Netboot.ImagesDir),
+		Base:  "http://" + netip.AddrPortFrom(at, uint16(cfg.Netboot.HTTPPort)).String(), Key: key, Node: st.Node,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, log)
 	if err != nil {
 		return nil, fmt.Errorf("glance: %w", err)
 	}
 	return s, nil
+}
+
+// localImage reports of a name whether the folder that is served to machines has a file of that name.
+func localImage(dir string) func(name string) bool {
+	return func(name string) bool {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return false
+		}
+		defer root.Close()
+		_, err = root.Stat(name)
+		return err == nil
+	}
 }
 
 // mostImages is how many files of a folder are listed.

@@ -30,7 +30,7 @@ type Neutron struct {
 
 func openstackSettings(g *Glance, n *Neutron) []setting {
 	all := []setting{
-		{"glance.url", &g.URL, nil, nil, "Address of Glance, whose images' IDs image_source may be."},
+		{"glance.url", &g.URL, nil, nil, "Address of Glance, whose images image_source may name, by ID or by name."},
 		{"glance.ca_file", &g.CAFile, nil, nil, "Certificates that sign Glance's."},
 		{"neutron.url", &n.URL, nil, nil,
 			"Address of Neutron. With it nodes may have the network interface neutron."},

@@ -1,9 +1,10 @@
 // Package glance finds images in OpenStack's image service, Glance, and streams them to agents.
 //
-// Nova names an image by its UUID alone. Describe looks up what instance_info needs besides, its digest above all, as
-// Ironic does. The agent gets an address at the conductor, which reads from Glance with a token of its own and passes
-// ranges on: no token of OpenStack reaches a machine. That address is good for one node while one job lasts, for it
-// carries a code made of both, which any conductor of the site can check.
+// Nova names an image by its UUID alone; others may use its name, which Describe replaces by the UUID. It looks up
+// what instance_info needs besides, its digest above all, as Ironic does. The agent gets an address at the conductor,
+// which reads from Glance with a token of its own and passes ranges on: no token of OpenStack reaches a machine. That
+// address is good for one node while one job lasts, for it carries a code made of both, which any conductor of the site
+// can check.
 //
 // Who may deploy which image is Glance's to say, but Glance sees this server's user, not the client. So Describe itself
 // refuses images that the client's project could not see.
@@ -20,6 +21,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,7 +41,10 @@ type Config struct {
 	CAFile string // certificates that sign Glance's; empty: those of the machine
 
 	Base string // address of the HTTP server for machines, without a slash at its end
-	Key  []byte // makes the codes in addresses; the same on all conductors
+	// Local reports whether the conductor itself has an image file of that name: then a bare name means that file.
+	Local func(name string) bool
+
+	Key []byte // makes the codes in addresses; the same on all conductors
 	// Node finds a node; an error for which NotFound holds says that it does not exist.
 	Node     func(ctx context.Context, uuid string) (*node.Node, error)
 	NotFound func(error) bool
@@ -84,6 +90,7 @@ func New(cfg Config, log *slog.Logger) (*Service, error) {
 
 // image is Glance's record of an image.
 type image struct {
+	ID         string `json:"id"`
 	Name       string `json:"name"`
 	Status     string `json:"status"`
 	Visibility string `json:"visibility"`
@@ -102,35 +109,38 @@ type image struct {
 // Errors about the image are *node.InvalidError; others mean that Glance could not be asked.
 func (s *Service) Describe(ctx context.Context, source string) (map[string]any, error) {
 	id, ok := instance.GlanceID(source)
-	if !ok {
+	name, certain := instance.GlanceName(source)
+	switch {
+	case ok:
+	case certain && name == "":
+		return nil, node.Invalidf("image_source glance:// has no name or ID of an image after it")
+	case name == "" || !certain && s.cfg.Local(name):
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	absent := node.Invalidf(
-		"Image %s could not be found: Glance has no image of that ID, or the project of this request may not use it", id)
 	var i image
-	found, err := s.get(ctx, "/images/"+id, &i)
+	var err error
+	if ok {
+		i, err = s.byID(ctx, id)
+	} else if i, err = s.byName(ctx, name); err == nil && i.ID == "" {
+		if !certain {
+			return nil, nil // a file that will be put there
+		}
+		err = node.Invalidf("Image %q could not be found: Glance has no image of that name, or the project of this request may not use it", name)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !found {
-		return nil, absent
-	}
-	if may, err := s.visible(ctx, id, i); err != nil {
-		return nil, err
-	} else if !may {
-		return nil, absent
-	}
 	switch {
 	case i.Status != "active":
-		return nil, node.Invalidf("image %s is %s in Glance, and has no data to write: upload it, or name another", id,
+		return nil, node.Invalidf("image %s is %s in Glance, and has no data to write: upload it, or name another", i.ID,
 			i.Status)
 	case i.Kernel != "" || i.Ramdisk != "":
 		return nil, node.Invalidf(
-			"image %s is a partition image with kernel_id and ramdisk_id: use a whole-disk image with a boot loader", id)
+			"image %s is a partition image with kernel_id and ramdisk_id: use a whole-disk image with a boot loader", i.ID)
 	case i.Container != "" && i.Container != "bare":
-		return nil, node.Invalidf("image %s has the container format %s: Ingot writes images of the format bare", id,
+		return nil, node.Invalidf("image %s has the container format %s: Ingot writes images of the format bare", i.ID,
 			i.Container)
 	}
 	// What an earlier image left is replaced, too.
@@ -139,11 +149,78 @@ func (s *Service) Describe(ctx context.Context, source string) (map[string]any, 
 	if i.Hash == "" { // an image of old
 		out["image_os_hash_algo"], out["image_os_hash_value"], out["image_checksum"] = nil, nil, i.MD5
 	}
+	if !ok { // what is written, and written again by a rebuild, is the image of today
+		out["image_source"] = i.ID
+	}
 	return out, nil
 }
 
+// byID finds an image that the client of the request may use.
+func (s *Service) byID(ctx context.Context, id string) (image, error) {
+	i := image{}
+	found, err := s.get(ctx, "/images/"+id, &i)
+	if err != nil {
+		return i, err
+	}
+	if found {
+		i.ID = id
+		found, err = s.visible(ctx, i)
+	}
+	if err == nil && !found {
+		err = node.Invalidf(
+			"Image %s could not be found: Glance has no image of that ID, or the project of this request may not use it", id)
+	}
+	return i, err
+}
+
+// sameName bounds the images of one name that are looked at.
+const sameName = 100
+
+// byName finds the one image of that name which the client of the request may use; the zero image: there is none.
+func (s *Service) byName(ctx context.Context, name string) (image, error) {
+	var list struct {
+		Images []image `json:"images"`
+	}
+	q := url.Values{"name": {name}, "visibility": {"all"}, "limit": {strconv.Itoa(sameName)}}
+	if _, err := s.get(ctx, "/images?"+q.Encode(), &list); err != nil {
+		return image{}, err
+	}
+	if len(list.Images) == sameName {
+		return image{}, node.Invalidf("Glance has too many images with the name %q: give the ID of one", name)
+	}
+	var may []image
+	for _, i := range list.Images {
+		id, ok := instance.GlanceID(i.ID)
+		if i.ID = id; !ok || i.Name != name {
+			continue
+		}
+		if ok, err := s.visible(ctx, i); err != nil {
+			return image{}, err
+		} else if ok {
+			may = append(may, i)
+		}
+	}
+	// One that is being uploaded, or was deactivated, is not in the way of one that can be used.
+	usable := slices.DeleteFunc(slices.Clone(may), func(i image) bool { return i.Status != "active" })
+	if len(usable) > 0 {
+		may = usable
+	}
+	switch len(may) {
+	case 0:
+		return image{}, nil
+	case 1:
+		return may[0], nil
+	}
+	ids := make([]string, len(may))
+	for k, i := range may {
+		ids[k] = i.ID
+	}
+	return image{}, node.Invalidf("Glance has several images with the name %q: give the ID of one of %s", name,
+		strings.Join(ids, ", "))
+}
+
 // visible reports whether the client of a request may use an image.
-func (s *Service) visible(ctx context.Context, id string, i image) (bool, error) {
+func (s *Service) visible(ctx context.Context, i image) (bool, error) {
 	by := node.RequesterOf(ctx)
 	switch {
 	case by.Trusted || i.Visibility == "public" || i.Visibility == "community":
@@ -158,7 +235,7 @@ func (s *Service) visible(ctx context.Context, id string, i image) (bool, error)
 	var member struct {
 		Status string `json:"status"`
 	}
-	found, err := s.get(ctx, "/images/"+id+"/members/"+url.PathEscape(by.Project), &member)
+	found, err := s.get(ctx, "/images/"+i.ID+"/members/"+url.PathEscape(by.Project), &member)
 	return found && member.Status != "rejected", err
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -26,6 +27,10 @@ const (
 	queued = "44444444-4444-4444-8444-444444444444"
 	parted = "55555555-5555-4555-8555-555555555555"
 	old    = "66666666-6666-4666-8666-666666666666" // has an MD5 sum only
+	first  = "77777777-7777-4777-8777-777777777771"
+	second = "77777777-7777-4777-8777-777777777772"
+	named  = "88888888-8888-4888-8888-888888888881" // of project web, beside one that can't be used
+	stale  = "88888888-8888-4888-8888-888888888882"
 	absent = "99999999-9999-4999-8999-999999999999"
 )
 
@@ -52,21 +57,35 @@ func begin(t *testing.T) *world {
 		public: {"visibility": "public"}, own: {"visibility": "private", "owner": "web"},
 		shared: {"visibility": "shared", "owner": "web"}, queued: {"visibility": "public", "status": "queued"},
 		parted: {"visibility": "public", "kernel_id": public},
+		first:  {"name": "twice", "visibility": "public"}, second: {"name": "twice", "visibility": "public"},
+		named: {"name": "Debian 12 & more", "visibility": "private", "owner": "web"},
+		stale: {"name": "Debian 12 & more", "visibility": "public", "status": "deactivated"},
 		old: {"visibility": "public", "os_hash_algo": nil, "os_hash_value": nil,
 			"checksum": strings.Repeat("c", 32)},
 	}
+	record := func(id string) map[string]any {
+		out := map[string]any{"id": id, "status": "active", "disk_format": "qcow2", "container_format": "bare",
+			"os_hash_algo": "sha512", "os_hash_value": "abc"}
+		maps.Copy(out, images[id])
+		return out
+	}
+	mux.HandleFunc("GET /v2/images", func(rw http.ResponseWriter, r *http.Request) {
+		list := []any{}
+		for id, i := range images {
+			if r.FormValue("visibility") == "all" && i["name"] == r.FormValue("name") {
+				list = append(list, record(id))
+			}
+		}
+		if err := json.NewEncoder(rw).Encode(map[string]any{"images": list}); err != nil {
+			t.Error(err)
+		}
+	})
 	mux.HandleFunc("GET /v2/images/{id}", func(rw http.ResponseWriter, r *http.Request) {
-		i := images[r.PathValue("id")]
-		if i == nil {
+		if images[r.PathValue("id")] == nil {
 			http.NotFound(rw, r)
 			return
 		}
-		out := map[string]any{"status": "active", "disk_format": "qcow2", "container_format": "bare",
-			"os_hash_algo": "sha512", "os_hash_value": "abc"}
-		for k, v := range i {
-			out[k] = v
-		}
-		if err := json.NewEncoder(rw).Encode(out); err != nil {
+		if err := json.NewEncoder(rw).Encode(record(r.PathValue("id"))); err != nil {
 			t.Error(err)
 		}
 	})
@@ -98,6 +117,7 @@ func begin(t *testing.T) *world {
 	mine := w.token.Load()
 	var err error
 	w.s, err = glance.New(glance.Config{URL: w.glance.URL, Base: "http://192.0.2.1:8080", Key: []byte("k"),
+		Local:  func(name string) bool { return name == "local.img" },
 		Login:  func(context.Context) (string, error) { return fmt.Sprint("token ", mine), nil },
 		Forget: func(string) { mine = w.token.Load() },
 		Node: func(_ context.Context, uuid string) (*node.Node, error) {
@@ -117,6 +137,8 @@ func begin(t *testing.T) *world {
 func TestGlanceDescribesImages(t *testing.T) {
 	w := begin(t)
 	nova := node.Requester{User: "nova", Project: "service", Trusted: true}
+	byName := map[string]any{"image_disk_format": "qcow2", "image_os_hash_algo": "sha512", "image_os_hash_value": "abc",
+		"image_checksum": nil, "image_source": named}
 	known := map[string]any{"image_disk_format": "qcow2", "image_os_hash_algo": "sha512", "image_os_hash_value": "abc",
 		"image_checksum": nil}
 	for _, c := range []struct {
@@ -126,7 +148,17 @@ func TestGlanceDescribesImages(t *testing.T) {
 		err    string
 	}{
 		{"http://x/y", nova, nil, ""},
-		{"debian", nova, nil, ""},
+		{"debian", nova, nil, ""}, // neither in Glance nor here
+		{"local.img", nova, nil, ""},
+		{"Debian 12 & more", node.Requester{Project: "web"}, byName, ""},
+		{"glance://Debian 12 & more", nova, byName, ""},
+		{"glance://Debian 12 & more", node.Requester{Project: "shop"}, nil, stale + " is deactivated"},
+		{"glance://debian", nova, nil, `"debian" could not be found`},
+		{"glance://local.img", nova, nil, `"local.img" could not be found`},
+		{"twice", nova, nil, first},
+		{"twice", nova, nil, second},
+		{"glance://", nova, nil, "no name or ID"},
+		{"debian:12", nova, nil, ""},
 		{public, node.Requester{Project: "shop"}, known, ""},
 		{"glance://" + strings.ToUpper(public), nova, known, ""},
 		{own, nova, known, ""},

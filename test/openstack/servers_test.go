@@ -109,6 +109,8 @@ func TestServers(t *testing.T) {
 	s.calls.begin("Delete")
 	s.delete(id, uuid)
 
+	s.imagesByName(uuid, image)
+
 	s.calls.begin("A deployment that fails")
 	// The image's data vanish from Glance's store: the machine can't get them.
 	if err := os.Remove(filepath.Join(s.cloud.Images(), image)); err != nil {
@@ -123,6 +125,47 @@ func TestServers(t *testing.T) {
 	s.calls.begin("Delete")
 	s.delete(id, uuid)
 	s.calls.check(t)
+}
+
+// imagesByName: images are found by their names in Glance, as long as a name is one image's; another one of that name
+// is not in the way before its data are there.
+func (s *site) imagesByName(node, image string) {
+	s.t.Helper()
+	validate := func(source, want string) {
+		s.t.Helper()
+		if status, out := s.ask("baremetal", http.MethodPatch, "/v1/nodes/"+node, []object{
+			{"op": "add", "path": "/instance_info/image_source", "value": source}}); status != http.StatusOK {
+			s.t.Fatalf("set image_source: %d %v", status, out)
+		}
+		got, _ := s.get("baremetal", "/v1/nodes/"+node+"/validate", "deploy").(object)
+		if want == "" && got["result"] != true || want != "" && (got["result"] != false ||
+			!strings.Contains(fmt.Sprint(got["reason"]), want)) {
+			s.t.Errorf("image_source %s: deploy is %v, want %q", source, got, want)
+		}
+	}
+	validate("system", "")
+	validate("glance://system", "")
+	validate("glance://"+image, "")
+	validate("glance://no such image", `"no such image" could not be found`)
+	status, out := s.ask("image", http.MethodPost, "/v2/images", object{"name": "system", "disk_format": "raw",
+		"container_format": "bare", "visibility": "public"})
+	if status != http.StatusCreated {
+		s.t.Fatalf("make an image: %d %v", status, out)
+	}
+	twin := fmt.Sprint(out["id"])
+	validate("glance://system", "")
+	status, out = s.ask("image", http.MethodPut, "/v2/images/"+twin+"/file", []byte("b"))
+	if status != http.StatusNoContent {
+		s.t.Fatalf("upload an image: %d %v", status, out)
+	}
+	validate("glance://system", "several images with the name")
+	if status, out := s.ask("image", http.MethodDelete, "/v2/images/"+twin, nil); status != http.StatusNoContent {
+		s.t.Fatalf("delete an image: %d %v", status, out)
+	}
+	if status, out := s.ask("baremetal", http.MethodPatch, "/v1/nodes/"+node, []object{
+		{"op": "remove", "path": "/instance_info/image_source"}}); status != http.StatusOK {
+		s.t.Fatalf("remove image_source: %d %v", status, out)
+	}
 }
 
 // delete deletes a server, and waits until its node is clean and can be used again.

@@ -19,8 +19,9 @@ func (s Site) CheckImage(n *node.Node) error {
 	if text("image_source") == "" {
 		return node.Invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
-	if _, ok := GlanceID(text("image_source")); ok {
-		if err := s.checkGlance(n); err != nil {
+	_, inGlance := GlanceID(text("image_source"))
+	if inGlance || strings.HasPrefix(text("image_source"), glanceScheme) {
+		if err := s.checkGlance(n, inGlance); err != nil {
 			return err
 		}
 	} else if u := s.ImageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
@@ -140,7 +141,7 @@ func (s Site) ImageURL(source string) string {
 }
 
 // glanceImage is the ID of an image in Glance.
-var glanceImage = regexp.MustCompile(`^(?:glance://)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+var glanceImage = regexp.MustCompile(`^(?:` + glanceScheme + `)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
 
 // GlanceID returns the ID of the image of OpenStack's image service that an image_source names: a UUID, also after
 // glance://.
@@ -152,12 +153,30 @@ func GlanceID(source string) (id string, ok bool) {
 	return m[1], true
 }
 
-// checkGlance refuses an image of Glance that can't be had.
-func (s Site) checkGlance(n *node.Node) error {
+// glanceScheme begins an image_source that is in Glance for certain.
+const glanceScheme = "glance://"
+
+// GlanceName returns the name of the image of OpenStack's image service that an image_source may mean: what comes after
+// glance://, for certain, or a bare word, which may as well be the name of a file at the conductor.
+func GlanceName(source string) (name string, certain bool) {
+	if _, ok := GlanceID(source); ok {
+		return "", false
+	}
+	if name, certain = strings.CutPrefix(source, glanceScheme); !certain && strings.ContainsAny(source, "/:") {
+		return "", false
+	}
+	return name, certain
+}
+
+// checkGlance refuses an image of Glance that can't be had. found says that its ID is known.
+func (s Site) checkGlance(n *node.Node, found bool) error {
 	switch {
 	case s.GlanceAddress == nil:
 		return node.Invalidf(
-			"image_source %q is the ID of an image in Glance, which this conductor does not use: have its glance.url set, or give the URL of the image",
+			"image_source %q is an image in Glance, which this conductor does not use: have its glance.url set, or give the URL of the image",
+			n.InstanceInfo["image_source"])
+	case !found: // the name is replaced by the ID when a deployment is requested
+		return node.Invalidf("image_source %q was set while another image was looked up: repeat the request",
 			n.InstanceInfo["image_source"])
 	case n.InstanceInfo["image_mirrors"] != nil:
 		return node.Invalidf("an image of Glance has no mirrors: leave out image_mirrors")

@@ -37,7 +37,8 @@ func (m Planner) checkAsked(n *node.Node, asked []node.JobStep) error {
 				as.InstanceInfo[key] = v
 			}
 			if id, _ := args[key].(string); key == "image_source" {
-				if _, ok := instance.GlanceID(id); ok {
+				_, named := instance.GlanceName(id)
+				if _, ok := instance.GlanceID(id); ok || named {
 					return node.Invalidf("step write_image can't name an image of Glance: name it in instance_info")
 				}
 			}

@@ -93,13 +93,14 @@ func (m Planner) Stage(n *node.Node, image map[string]any) (node.JobStep, error)
 	if err := m.lacking(onDisk(&as)); err != nil {
 		return node.JobStep{}, err
 	}
-	if err := m.Site.CheckImage(&as); err != nil {
-		return node.JobStep{}, err
-	}
 	if id, _ := image["image_source"].(string); id != "" {
-		if _, ok := instance.GlanceID(id); ok { // its address is that of a job
+		_, named := instance.GlanceName(id)
+		if _, ok := instance.GlanceID(id); ok || named { // its address is that of a job
 			return node.JobStep{}, node.Invalidf("an image of Glance can't be written ahead: give the image's URL")
 		}
+	}
+	if err := m.Site.CheckImage(&as); err != nil {
+		return node.JobStep{}, err
 	}
 	st, _ := m.AgentSteps.Find("deploy", "write_image") // lacking has seen it
 	step := catalog.InBand(st, nil, st.Priority[steparg.Deploy])
