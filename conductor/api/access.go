@@ -126,6 +126,11 @@ var rulings = map[string]ruling{
 	"GET /v1/allocations/{allocation}":                      {rule: access.AllocationGet, inBody: true},
 	"PATCH /v1/allocations/{allocation}":                    {rule: access.AllocationUpdate, inBody: true},
 	"DELETE /v1/allocations/{allocation}":                   {rule: access.AllocationDelete, inBody: true},
+	"GET /ingot/v1/reservations":                            {rule: access.AllocationList},
+	"POST /ingot/v1/reservations":                           {rule: access.AllocationCreate, inBody: true},
+	"GET /ingot/v1/reservations/{reservation}":              {rule: access.AllocationGet, inBody: true},
+	"PATCH /ingot/v1/reservations/{reservation}":            {rule: access.AllocationUpdate, inBody: true},
+	"DELETE /ingot/v1/reservations/{reservation}":           {rule: access.AllocationDelete, inBody: true},
 	// The rule of the allocation is checked once there is one.
 	"GET /v1/nodes/{node}/allocation":                       {rule: access.NodeGet, inBody: true},
 	"DELETE /v1/nodes/{node}/allocation":                    {rule: access.NodeGet, inBody: true},

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
 )
 
 // routesFixture has one object at least in every list, and fill puts the names of such objects into the path of a
@@ -35,6 +37,12 @@ func routesFixture(t *testing.T) (f *fixture, fill func(path string) string) {
 		`{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"x","args":{},"order":1}]}`)
 	values["rule"] = f.make("/v1/inspection_rules",
 		`{"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":1}}]}`)
+	r := &node.Reservation{End: time.Now().Add(time.Hour)}
+	if err := f.st.Reserve(t.Context(), r, store.MostReservations{All: 1},
+		func(*node.Reservation, []store.Reservable) ([]string, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	values["reservation"] = r.UUID
 	name := regexp.MustCompile(`\{(\w+)\}`)
 	return f, func(path string) string {
 		return name.ReplaceAllStringFunc(path, func(seg string) string {

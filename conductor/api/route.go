@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/pools"
 	"github.com/ingot-metal/ingot/conductor/api/ports"
 	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
+	"github.com/ingot-metal/ingot/conductor/api/reservations"
 	"github.com/ingot-metal/ingot/conductor/api/rules"
 	"github.com/ingot-metal/ingot/conductor/api/states"
 	"github.com/ingot-metal/ingot/conductor/api/templates"
@@ -62,6 +63,7 @@ func (s *Server) table() []call.Route {
 		rules.New(st, s.find, cfg.MaskRules).Routes(),
 		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
 		pools.New(st, s.find, cfg.Warmth, cfg.PoolPace).Routes(),
+		reservations.New(st, cfg.Prepare).Routes(),
 		phonehome.New(en).Routes(),
 		s.describe(),
 		s.metrics(),

@@ -87,6 +87,13 @@ type tables interface {
 	Allocations() *store.Table[node.Allocation]
 	Pools() *store.Table[node.Pool]
 	PoolMembers(ctx context.Context) (map[string]node.PoolMember, error)
+	Reservations() *store.Table[node.Reservation]
+	Promises(ctx context.Context) ([]node.Promise, error)
+	Reserve(ctx context.Context, r *node.Reservation, most store.MostReservations,
+		choose func(*node.Reservation, []store.Reservable) ([]string, error)) error
+	ExtendReservation(ctx context.Context, uuid string,
+		change func(*node.Reservation) error) (*node.Reservation, error)
+	DeleteReservation(ctx context.Context, uuid string, allowed func(*node.Reservation) error) error
 	UpdatePortgroup(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error)
 }
 
@@ -170,6 +177,8 @@ type Config struct {
 	Warmth pools.Machines
 	// PoolPace is how often pools repeat failed actions, so that the API can show the next time.
 	PoolPace pools.Pace
+	// Prepare is how long before a reservation's start its machines are out of ordinary use.
+	Prepare time.Duration
 	// Logs returns the lines of a node's agent log after a number; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 	// Meter, unless nil, counts requests. Those that another conductor has forwarded are counted there.

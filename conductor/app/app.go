@@ -337,7 +337,8 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		}}, lines.Part("drain"))
 	ac := api.Config{
 		Leaving: drainer.Leaving,
-		Warmth:  en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
+		Warmth:  en, PoolPace: poolPace(cfg), Prepare: cfg.Reservations.Prepare,
+		Hostname: cfg.Name(), LockWait: lockWait,
 		Several: o.URL != "", Conductors: others,
 		Bodies: bodies, Drivers: types,
 		Events: hub, Progress: running(en.Progresses, between, others, cfg.Name(), log),
@@ -465,6 +466,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		func() { sent.Run(gctx) },
 		func() { reopen(gctx, asked, log) },
 		func() { poolRunner(cfg, st, en, hub, lines.Part("pools")).Run(actCtx) },
+		func() { reservationRunner(cfg, st, en, hub, lines.Part("reservations")).Run(actCtx) },
 		func() {
 			health.New(st, behind, health.Config{Hostname: cfg.Name(), Here: en.Here, Interval: cfg.Health.Interval,
 				AtOnce: cfg.Health.AtOnce, Faults: cfg.Health.Faults,

@@ -64,6 +64,9 @@ type Config struct {
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
 	Pools      Pools      `yaml:"pools"`
+
+	Reservations Reservations `yaml:"reservations"`
+
 	Fetch      Fetch      `yaml:"fetch"`
 	Glance     Glance     `yaml:"glance"`
 	Neutron    Neutron    `yaml:"neutron"`

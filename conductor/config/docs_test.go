@@ -78,14 +78,16 @@ func TestExampleIsTheDefault(t *testing.T) {
 }
 
 // pages are sections of the settings that have a page of their own, for the sake of its length.
-var pages = map[string]string{"OpenStack": "configuration-openstack.md"}
+var pages = map[string]string{"OpenStack": "configuration-openstack.md",
+	"Pools": "configuration-planning.md", "Reservations": "configuration-planning.md"}
 
 // TestDocumentation keeps the pages docs/reference/configuration*.md and the example beside them true to the list of
 // settings.
 func TestDocumentation(t *testing.T) {
 	dir := filepath.Join("..", "..", "docs", "reference")
 	hold(t, filepath.Join(dir, "ingotd.example.yaml"), Example())
-	for _, name := range []string{"configuration.md", "configuration-openstack.md"} {
+	for _, name := range []string{"configuration.md", "configuration-openstack.md",
+		"configuration-planning.md"} {
 		page := filepath.Join(dir, name)
 		text, err := os.ReadFile(page)
 		if err != nil {

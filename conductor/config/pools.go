@@ -8,3 +8,10 @@ type Pools struct {
 	Pause        time.Duration `yaml:"pause"`
 	LongestPause time.Duration `yaml:"longest_pause"`
 }
+
+// Reservations is how reservations of machines are kept. What they are is set through the API.
+type Reservations struct {
+	Prepare  time.Duration `yaml:"prepare"`
+	Warning  time.Duration `yaml:"warning"`
+	Interval time.Duration `yaml:"interval"`
+}

@@ -147,6 +147,15 @@ func (c *Config) sections() []section {
 				"Time before a machine that failed to be warm is tried again. It doubles with each further failure."},
 			{"pools.longest_pause", &c.Pools.LongestPause, time.Hour, positive{}, "Longest such time."},
 		}},
+		{"Reservations", "How reservations of machines are kept. The reservations themselves are made through the API.",
+			[]setting{
+				{"reservations.prepare", &c.Reservations.Prepare, 30 * time.Minute, hours(0),
+					"Time before a start in which the machines are in no other use, and their agents are booted."},
+				{"reservations.warning", &c.Reservations.Warning, time.Hour, hours(0),
+					"Time before an end at which it is announced in the histories of the machines. 0s: not at all."},
+				{"reservations.interval", &c.Reservations.Interval, 10 * time.Second, positive{},
+					"Time between two checks without a reported change."},
+			}},
 		{"Requests of the conductor", "", []setting{
 			{"switches.file", &c.Switches.File, nil, nil,
 				"Table of switches, for network interface switch."},

@@ -276,7 +276,7 @@ func TestAYearOfAThousandNodes(t *testing.T) {
 	for table, bound := range map[string]int{
 		"nodes": nodes, "node_guids": nodes, "inventories": nodes, "ports": 2 * nodes,
 		"ended_sessions": 0,
-		"config_drives":  0, "readings": living, "leases": living, "pool_members": 0, "resource_keys": 0,
+		"config_drives":  0, "readings": living, "leases": living, "pool_members": 0, "promises": 0, "resource_keys": 0,
 		"results":   living * keptResults,
 		"history":   2*share(500_000) + 64*3*int(s.room.every), // lines of so many events come before they are counted
 		"marks":     living * (s.room.marks + late),

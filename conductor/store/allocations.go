@@ -8,14 +8,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // Candidate holds the fields of a possible node by which an allocation chooses: the node is available and has the
-// resource class, it has no instance, its power is known, it is neither retired nor in maintenance nor faulty, and it
-// belongs to or is lent to the owner of the allocation.
+// resource class, it has no instance and is promised to no reservation, its power is known, it is neither retired nor
+// in maintenance nor faulty, and it belongs to or is lent to the owner of the allocation.
 type Candidate struct {
 	UUID, Name string
 	Locked     bool           // something is under way on it
@@ -36,7 +37,7 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 			if a.State != node.AllocationAllocating {
 				return nil
 			}
-			from, err := candidates(ctx, tx, a)
+			from, err := candidates(ctx, tx, a, s.now())
 			if err != nil {
 				return err
 			}
@@ -103,10 +104,13 @@ func withTraits(info map[string]any, traits []string) map[string]any {
 }
 
 // candidates are the nodes that an allocation could get, in the order they were made.
-func candidates(ctx context.Context, tx *txn, a *node.Allocation) ([]Candidate, error) {
+func candidates(ctx context.Context, tx *txn, a *node.Allocation, now time.Time) ([]Candidate, error) {
 	var w where
 	w.add("provision_state = ? AND instance_uuid IS NULL AND power_state <> '' AND maintenance = 0 AND retired = 0 AND fault = '' AND resource_class = ?",
 		string(node.Available), a.ResourceClass)
+	// An allocation has no end, so it would run into every promise to come.
+	w.add("NOT EXISTS (SELECT 1 FROM promises WHERE promises.node_uuid = nodes.uuid AND promises.until_at > ?)",
+		micros(now))
 	if a.Owner != "" {
 		w.add("(owner = ? OR lessee = ?)", a.Owner, a.Owner)
 	}

@@ -20,6 +20,19 @@ func TestPostgreSQL(t *testing.T) {
 
 // TestAddressesOfTwoConductors: two conductors that lease addresses of one range at once give each to one machine.
 func TestAddressesOfTwoConductors(t *testing.T) {
+	both := twoConductors(t)
+	storetest.LeaseOnce(t, t.Context(), both[0], both[1])
+}
+
+// TestPromisesOfTwoConductors: two conductors that reserve the same machines at once promise none twice.
+func TestPromisesOfTwoConductors(t *testing.T) {
+	both := twoConductors(t)
+	storetest.PromiseOnce(t, t.Context(), both[0], both[1])
+}
+
+// twoConductors opens one database twice.
+func twoConductors(t *testing.T) []*store.Store {
+	t.Helper()
 	o := store.ServerOptions(t)
 	o.Key, o.Alone = bytes.Repeat([]byte{7}, 32), true
 	var both []*store.Store
@@ -27,5 +40,5 @@ func TestAddressesOfTwoConductors(t *testing.T) {
 		o.Dir, o.Name = t.TempDir(), name
 		both = append(both, openOptions(t, o))
 	}
-	storetest.LeaseOnce(t, t.Context(), both[0], both[1])
+	return both
 }

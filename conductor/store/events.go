@@ -392,7 +392,7 @@ func (s *Store) noteDeleted(tx *txn, id string) error {
 func (s *Store) notePart(tx *txn, kind, what string, h node.Head, fields []string) error {
 	kind = strings.ReplaceAll(kind, " ", "")
 	prefix := "baremetal."
-	if kind == "pool" { // which Ironic has not
+	if kind == "pool" || kind == "reservation" { // which Ironic has not
 		prefix = "ingot."
 	}
 	e := node.Event{Type: prefix + kind + "." + what + ".end", Kind: kind, UUID: h.UUID, Name: h.Name,

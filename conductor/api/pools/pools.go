@@ -26,6 +26,7 @@ import (
 type poolStore interface {
 	Pools() *store.Table[node.Pool]
 	PoolMembers(ctx context.Context) (map[string]node.PoolMember, error)
+	Promises(ctx context.Context) ([]node.Promise, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	Node(ctx context.Context, ident string) (*node.Node, error)
 }

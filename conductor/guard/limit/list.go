@@ -54,6 +54,13 @@ const (
 	EventReadersPerUser = 64
 )
 
+// Reservations that have not ended.
+const (
+	Reservations           = 10_000
+	ReservationsPerProject = 200  // that its own people asked for
+	ReservedMachines       = 1000 // of one
+)
+
 // Consoles of machines that people work at through the API.
 const (
 	Consoles        = 16              // that a conductor has open

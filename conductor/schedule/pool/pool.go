@@ -25,6 +25,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
+	"github.com/ingot-metal/ingot/conductor/schedule/rounds"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
@@ -46,6 +47,7 @@ type db interface {
 type facts interface {
 	Pools() *store.Table[node.Pool]
 	PoolMembers(ctx context.Context) (map[string]node.PoolMember, error)
+	Promises(ctx context.Context) ([]node.Promise, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 }
 
@@ -95,86 +97,16 @@ func New(st db, do machines, hub *events.Hub, cfg Config, log *slog.Logger) *Run
 	return &Runner{db: st, do: do, hub: hub, cfg: cfg, log: log}
 }
 
-// While things change all the time, pools are looked at so often, and for no more than this part of the time: with many
-// nodes a look takes long.
-const (
-	atMost  = 4  // a second
-	oneOf   = 10 // a tenth of the time
-	soonest = time.Second / atMost
-)
-
 // Run works until ctx ends or the hub is closed.
 func (r *Runner) Run(ctx context.Context) {
-	var changes <-chan struct{}
-	var reader *events.Reader
-	if r.hub != nil {
-		var err error
-		if reader, err = r.hub.Follow("pools", -1); err != nil {
-			r.log.Warn("pools don't see changes at once", "err", err)
-		} else {
-			defer reader.Close()
-			changes = reader.Wake()
-		}
-	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	idle := false // no pool exists
-	gap := soonest
-	at := r.cfg.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changes:
-			matters, err := r.read(ctx, reader, idle)
-			if errors.Is(err, events.ErrClosed) {
-				return
-			}
-			if !matters {
-				continue
-			}
-			// What comes together is looked at together.
-			if soon := r.cfg.Now().Add(gap); soon.Before(at) {
-				at = soon
-				timer.Reset(time.Until(at))
-			}
-		case <-timer.C:
-			began := time.Now()
+	(&rounds.Rounds{
+		Name: "pools", Hub: r.hub, Interval: r.cfg.Interval, Now: r.cfg.Now, Log: r.log,
+		Matters: func(e node.Event, idle bool) bool { return e.Kind == "pool" || e.Kind == "node" && !idle },
+		Look: func(ctx context.Context) (time.Time, bool, error) {
 			next, pools, err := r.Pass(ctx)
-			gap = max(soonest, oneOf*time.Since(began))
-			if err != nil && ctx.Err() == nil {
-				r.log.Error("pools can't be looked after: it is tried again", "err", err)
-			}
-			idle = err == nil && pools == 0
-			wait := r.cfg.Interval
-			if d := next.Sub(r.cfg.Now()); !next.IsZero() && d < wait {
-				wait = max(d, gap)
-			}
-			at = r.cfg.Now().Add(wait)
-			timer.Reset(wait)
-		}
-	}
-}
-
-// read takes all pending events and reports whether one of them matters to pools.
-func (r *Runner) read(ctx context.Context, reader *events.Reader, idle bool) (matters bool, err error) {
-	for {
-		list, gap, err := reader.Next(ctx)
-		if err != nil {
-			return true, err
-		}
-		if gap != nil {
-			matters = true
-		}
-		for _, e := range list {
-			if e.Kind == "pool" || e.Kind == "node" && !idle {
-				matters = true
-			}
-		}
-		if len(list) == 0 && gap == nil {
-			return matters, nil
-		}
-	}
+			return next, pools == 0, err
+		},
+	}).Run(ctx)
 }
 
 // lastMoment is how much of the duty must be left for an act to be begun: another conductor begins when it is over.
@@ -305,11 +237,12 @@ func (r *Runner) act(ctx context.Context, p *node.Pool, f *Fact, a Act) error {
 
 // World is all pools, and all machines as they stand.
 type World struct {
-	Pools   []*node.Pool // those that say most about their nodes first
-	nodes   []*node.Node
-	byID    map[string]*node.Node
-	of      map[string]*node.Pool // by node
-	members map[string]node.PoolMember
+	Pools    []*node.Pool // those that say most about their nodes first
+	nodes    []*node.Node
+	byID     map[string]*node.Node
+	of       map[string]*node.Pool // by node
+	members  map[string]node.PoolMember
+	promised map[string]bool // nodes whose time in a reservation has begun
 }
 
 // Look reads pools, nodes and the pools' records of them.
@@ -326,6 +259,10 @@ func Look(ctx context.Context, st facts) (*World, error) {
 	if err != nil {
 		return nil, err
 	}
+	promises, err := st.Promises(ctx)
+	if err != nil {
+		return nil, err
+	}
 	slices.SortStableFunc(pools, func(a, b *node.Pool) int {
 		if a.Before(b) {
 			return -1
@@ -336,7 +273,12 @@ func Look(ctx context.Context, st facts) (*World, error) {
 		return strings.Compare(a.Name, b.Name)
 	})
 	w := &World{Pools: pools, nodes: nodes, byID: make(map[string]*node.Node, len(nodes)), of: map[string]*node.Pool{},
-		members: members}
+		members: members, promised: map[string]bool{}}
+	for _, p := range promises {
+		if now := time.Now(); p.Meets(now, now.Add(1)) {
+			w.promised[p.NodeUUID] = true
+		}
+	}
 	for _, n := range nodes {
 		w.of[n.UUID], w.byID[n.UUID] = w.poolFor(n), n
 	}
@@ -382,7 +324,11 @@ func (w *World) Facts(p *node.Pool) []Fact {
 		if p == nil {
 			policy = &node.Pool{}
 		}
-		out = append(out, FactOf(n, policy, m))
+		f := FactOf(n, policy, m)
+		if w.promised[n.UUID] && f.Excluded == "" {
+			f.Excluded = "it is promised to a reservation, which has it ready"
+		}
+		out = append(out, f)
 	}
 	return out
 }

@@ -50,6 +50,8 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"Pools", pools},
 		{"Duties", duties},
 		{"WarmCandidates", warmCandidates},
+		{"Promises", promises},
+		{"PromiseOnce", func(t *testing.T, ctx context.Context, s *store.Store) { PromiseOnce(t, ctx, s, s) }},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, t.Context(), open(t)) })
 	}
