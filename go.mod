@@ -9,6 +9,7 @@ require (
 	github.com/chromedp/chromedp v0.23.0 // tests: drives Chromium
 	github.com/diskfs/go-diskfs v1.9.4 // an independent reader of tables and file systems that tests compare with
 	github.com/dustin/go-humanize v1.1.0 // sizes for people
+	github.com/go-sql-driver/mysql v1.10.0 // reads the database of an Ironic that is moved from
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/nftables v0.3.0 // the firewall's chains, for the doctor
 	github.com/google/uuid v1.6.0 // UUIDs
@@ -60,6 +61,7 @@ require (
 )
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
 	github.com/bahlo/generic-list-go v0.2.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -123,6 +125,7 @@ require (
 	google.golang.org/genproto/googleapis/api v0.0.0-20260819154853-08b0e4226688 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260831171406-18b4a7587f8a // indirect
 	google.golang.org/grpc/cmd/protoc-gen-go-grpc v1.6.2 // indirect
+	gopkg.in/yaml.v2 v2.4.0 // indirect
 	honnef.co/go/tools v0.8.2 // indirect
 	howett.net/plist v1.0.2-0.20250314012144-ee69052608d9 // indirect
 	modernc.org/libc v1.77.1 // indirect

@@ -1,5 +1,6 @@
-// Package importer takes over the nodes of a running Ironic: it reads Ironic's API and writes Ingot's store, and
-// touches no machine.
+// Package importer takes over the nodes of an Ironic: it reads Ironic's API or database and writes Ingot's store, and
+// touches no machine. It writes the store and does not call Ingot's API, because there a node becomes active only by a
+// request to its controller.
 //
 // Nodes keep their UUIDs, and their provision states if no work is under way in them; others are refused and named.
 // Values that Ironic's API hides, passwords above all, must be given in addition; a node that lacks any of them arrives
@@ -8,6 +9,7 @@
 package importer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,7 +42,8 @@ func (s Secrets) of(n *node.Node, key string) (any, bool) {
 
 // Report is the result of a run.
 type Report struct {
-	Version string         // of the API that was read
+	Source  string         // that was read, without credentials
+	Version string         // of it
 	Made    map[string]int // by kind, in the plural
 	Kept    map[string]int // were there before
 	Changed []string       // completed parts of existing nodes
@@ -54,48 +57,69 @@ const importedWithout = "imported without "
 // run is one import.
 type run struct {
 	ctx     context.Context
-	src     *Source
+	src     Source
 	st      *store.Store
 	types   *driver.Table
 	secrets Secrets
+	ask     func(nodeName, key string) (secret string, err error)
 	rep     *Report
 	gone    map[string]bool // nodes that were refused: what belongs to them is left out too
 }
 
+// Options say how to import.
+type Options struct {
+	Types   *driver.Table
+	Secrets Secrets
+	// Ask, unless nil, is asked for a secret of driver_info that is masked and not in Secrets; "" leaves it out.
+	Ask func(nodeName, key string) (secret string, err error)
+	// DryRun reports what a run would do, and leaves the store as it is. Nothing is asked.
+	DryRun bool
+}
+
 // Run imports the nodes of src into st. It stops at the first fault of either; its work up to there stays, and the next
 // run goes on.
-func Run(ctx context.Context, src *Source, st *store.Store, types *driver.Table, secrets Secrets) (*Report, error) {
-	r := &run{ctx: ctx, src: src, st: st, types: types, secrets: secrets,
-		rep: &Report{Made: map[string]int{}, Kept: map[string]int{}}, gone: map[string]bool{}}
-	if err := src.open(ctx); err != nil {
-		return r.rep, err
+func Run(ctx context.Context, src Source, st *store.Store, o Options) (rep *Report, err error) {
+	rep = &Report{Made: map[string]int{}, Kept: map[string]int{}}
+	if o.DryRun {
+		copied, remove, cerr := copyOf(ctx, st)
+		if cerr != nil {
+			return rep, fmt.Errorf("copy what is here, for a dry run: %w", cerr)
+		}
+		defer func() { err = errors.Join(err, remove()) }()
+		st, o.Ask = copied, nil
 	}
-	r.rep.Version = src.version
+	r := &run{ctx: ctx, src: src, st: st, types: o.Types, secrets: o.Secrets, ask: o.Ask, rep: rep,
+		gone: map[string]bool{}}
+	if rep.Version, err = src.open(ctx); err != nil {
+		return rep, err
+	}
+	defer func() { err = errors.Join(err, src.close()) }()
+	rep.Source = src.name()
 	detail := url.Values{"detail": {"true"}}
 	for _, part := range []struct {
-		path, member string
-		query        url.Values
-		take         func(items []json.RawMessage) error
+		collection
+		take func(items []json.RawMessage) error
 	}{
-		{"/v1/chassis/detail", "chassis", nil, each(r, r.chassis)},
-		{"/v1/nodes/detail", "nodes", nil, r.nodes},
-		{"/v1/portgroups/detail", "portgroups", nil, each(r, r.portgroup)},
-		{"/v1/ports/detail", "ports", nil, each(r, r.port)},
-		{"/v1/volume/connectors", "connectors", detail, each(r, r.connector)},
-		{"/v1/volume/targets", "targets", detail, each(r, r.target)},
-		{"/v1/allocations", "allocations", nil, each(r, r.allocation)},
-		{"/v1/deploy_templates", "deploy_templates", detail, each(r, r.template)},
-		{"/v1/runbooks", "runbooks", detail, each(r, r.runbook)},
+		{collection{"chassis", "/v1/chassis/detail", "chassis", nil}, each(r, r.chassis)},
+		{collection{"nodes", "/v1/nodes/detail", "nodes", nil}, r.nodes},
+		{collection{"portgroups", "/v1/portgroups/detail", "portgroups", nil}, each(r, r.portgroup)},
+		{collection{"ports", "/v1/ports/detail", "ports", nil}, each(r, r.port)},
+		{collection{"volume_connectors", "/v1/volume/connectors", "connectors", detail}, each(r, r.connector)},
+		{collection{"volume_targets", "/v1/volume/targets", "targets", detail}, each(r, r.target)},
+		{collection{"allocations", "/v1/allocations", "allocations", nil}, each(r, r.allocation)},
+		{collection{"deploy_templates", "/v1/deploy_templates", "deploy_templates", detail}, each(r, r.template)},
+		{collection{"runbooks", "/v1/runbooks", "runbooks", detail}, each(r, r.runbook)},
+		{collection{"inspection_rules", "/v1/inspection_rules", "inspection_rules", detail}, each(r, r.rule)},
 	} {
-		items, err := src.list(ctx, part.path, part.member, part.query)
+		items, err := src.list(ctx, part.collection)
 		if err != nil {
-			return r.rep, err
+			return rep, err
 		}
 		if err := part.take(items); err != nil {
-			return r.rep, fmt.Errorf("take over %s: %w", strings.ReplaceAll(part.member, "_", " "), err)
+			return rep, fmt.Errorf("take over %s: %w", strings.ReplaceAll(part.table, "_", " "), err)
 		}
 	}
-	return r.rep, nil
+	return rep, nil
 }
 
 // each decodes every item of a list and passes it on. What belongs to a node that was refused is refused with it: there
@@ -196,7 +220,10 @@ func (r *run) node(shown *rest.Node, raw map[string]any) error {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	n, why := r.convert(shown, raw)
+	n, why, err := r.convert(shown, raw)
+	if err != nil {
+		return err
+	}
 	if why != "" {
 		r.gone[shown.UUID] = true
 		r.refuse("%s: %s", called(shown), why)
@@ -205,29 +232,32 @@ func (r *run) node(shown *rest.Node, raw map[string]any) error {
 	before := len(r.rep.Refused)
 	err = r.outcome("nodes", called(shown), r.st.CreateNode(r.ctx, n))
 	r.gone[shown.UUID] = len(r.rep.Refused) > before
-	return err
+	if err != nil || r.gone[shown.UUID] {
+		return err
+	}
+	return r.history(shown.UUID)
 }
 
 // convert makes a node of the API's representation, or returns why that is impossible.
-func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why string) {
+func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why string, err error) {
 	state := node.State(s.ProvisionState)
 	known := slices.ContainsFunc(node.Transitions(),
 		func(t node.Transition) bool { return t.From == state || t.To == state })
 	switch {
 	case !known:
-		return nil, fmt.Sprintf("it is in state %q, which Ingot does not know", state)
+		return nil, fmt.Sprintf("it is in state %q, which Ingot does not know", state), nil
 	case !state.IsStable():
-		return nil, fmt.Sprintf("it is in state %q: wait until that is over, then import again", state)
+		return nil, fmt.Sprintf("it is in state %q: wait until that is over, then import again", state), nil
 	case s.Reservation != "":
-		return nil, fmt.Sprintf("it is locked by %s: wait until that is over, then import again", s.Reservation)
+		return nil, fmt.Sprintf("it is locked by %s: wait until that is over, then import again", s.Reservation), nil
 	case s.TargetPowerState != "":
-		return nil, "its power is being changed: wait until that is over, then import again"
+		return nil, "its power is being changed: wait until that is over, then import again", nil
 	}
 	hw, ok := r.types.ByName(s.Driver)
 	if !ok {
 		return nil, fmt.Sprintf(
 			"Ingot has no hardware type %q, but %s: change its driver in Ironic if one of these can be used", s.Driver,
-			strings.Join(r.types.Names(), ", "))
+			strings.Join(r.types.Names(), ", ")), nil
 	}
 	n = &node.Node{
 		UUID: s.UUID, Name: string(s.Name), Driver: s.Driver, Properties: s.Properties, Extra: s.Extra,
@@ -240,14 +270,12 @@ func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why strin
 		Description: string(s.Description), Protected: s.Protected, ProtectedReason: string(s.ProtectedReason),
 		Retired: s.Retired, RetiredReason: string(s.RetiredReason), AutomatedClean: s.AutomatedClean,
 		DisablePowerOff: s.DisablePowerOff, ChassisUUID: string(s.ChassisUUID), ParentNode: string(s.ParentNode),
-		Shard: string(s.Shard), NetworkData: s.NetworkData, Traits: s.Traits, RAIDConfig: s.RAIDConfig,
+		Shard: string(s.Shard), ConductorGroup: s.ConductorGroup, NetworkData: s.NetworkData, Traits: s.Traits,
+		RAIDConfig: s.RAIDConfig,
 		TargetRAID: s.TargetRAIDConfig, BootMode: string(s.BootMode), SecureBoot: s.SecureBoot,
 	}
 	if n.InstanceName == "" {
 		n.InstanceName, _ = s.InstanceInfo["display_name"].(string)
-	}
-	if s.ConductorGroup != "" {
-		r.note("%s: conductor group %q is left out, Ingot has no groups", called(s), s.ConductorGroup)
 	}
 	if s.ConsoleEnabled {
 		r.note("%s: its console was on: switch it on again", called(s))
@@ -263,7 +291,9 @@ func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why strin
 		}
 	}
 	var missing []string
-	n.DriverInfo, missing = r.unmask(n, s.DriverInfo)
+	if n.DriverInfo, missing, err = r.unmask(n, s.DriverInfo); err != nil {
+		return nil, "", err
+	}
 	var hidden []string
 	n.InstanceInfo, hidden = drop(s.InstanceInfo)
 	if len(hidden) > 0 {
@@ -271,25 +301,48 @@ func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why strin
 			strings.Join(hidden, ", "))
 	}
 	if len(missing) > 0 {
-		r.note("%s: the API does not tell %s: give them with --secrets in another run, or set them; until then the node is in maintenance", called(s), strings.Join(missing, ", "))
+		r.note("%s: the API does not tell %s: give them with --secrets or --ask in another run, or set them; until then the node is in maintenance", called(s), strings.Join(missing, ", "))
 		if !n.Maintenance {
 			n.Maintenance, n.MaintenanceReason = true, importedWithout+strings.Join(missing, ", ")
 		}
 	}
-	return n, ""
+	return n, "", nil
 }
 
 // unmask copies driver_info with its secrets, and names those that are missing and left out.
-func (r *run) unmask(n *node.Node, info map[string]any) (out map[string]any, missing []string) {
+func (r *run) unmask(n *node.Node, info map[string]any) (out map[string]any, missing []string, err error) {
 	out, hidden := drop(info)
 	for _, key := range hidden {
-		if v, ok := r.secrets.of(n, key); ok {
-			out[key] = v
+		v, ok, err := r.secret(n, key)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !ok {
+			missing = append(missing, key)
 			continue
 		}
-		missing = append(missing, key)
+		out[key] = v
 	}
-	return out, missing
+	return out, missing, nil
+}
+
+// secret returns a value that the API masks, from the file or from the operator.
+func (r *run) secret(n *node.Node, key string) (v any, ok bool, err error) {
+	if v, ok = r.secrets.of(n, key); ok || r.ask == nil {
+		return v, ok, nil
+	}
+	given, err := r.ask(cmp.Or(n.Name, n.UUID), key)
+	if err != nil || given == "" {
+		return nil, false, err
+	}
+	if r.secrets == nil {
+		r.secrets = Secrets{}
+	}
+	if r.secrets[n.UUID] == nil {
+		r.secrets[n.UUID] = map[string]any{}
+	}
+	r.secrets[n.UUID][key] = given
+	return given, true, nil
 }
 
 // drop copies a map without the values that are masked, and names these.
@@ -341,7 +394,15 @@ func (r *run) complete(have *node.Node, shown *rest.Node) error {
 		}
 		return strings.Split(list, ", ")
 	}
-	if !slices.ContainsFunc(lacks(have), func(key string) bool { _, ok := r.secrets.of(have, key); return ok }) {
+	some := false
+	for _, key := range lacks(have) {
+		_, ok, err := r.secret(have, key)
+		if err != nil {
+			return err
+		}
+		some = some || ok
+	}
+	if !some {
 		return nil
 	}
 	var given, still, moved []string

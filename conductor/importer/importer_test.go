@@ -29,6 +29,7 @@ type recorded struct {
 	things map[string][]map[string]any // by collection, in the order they were first shown
 	check  func(r *http.Request) bool  // who may call; nil: everybody
 	page   int                         // longest page
+	newest string                      // version of the API; "": 1.82
 }
 
 // collections are where things are listed, and a field by which each kind is known.
@@ -37,7 +38,7 @@ var collections = map[string]struct{ member, field string }{
 	"/v1/portgroups/detail": {"portgroups", "standalone_ports_supported"},
 	"/v1/volume/connectors": {"connectors", "connector_id"}, "/v1/volume/targets": {"targets", "volume_id"},
 	"/v1/allocations": {"allocations", "candidate_nodes"}, "/v1/chassis/detail": {"chassis", "nodes"},
-	"/v1/deploy_templates": {"deploy_templates", "steps"},
+	"/v1/deploy_templates": {"deploy_templates", "steps"}, "/v1/inspection_rules": {"inspection_rules", "phase"},
 }
 
 // record reads the recordings: the last full look at each thing counts.
@@ -115,14 +116,21 @@ func (rec *recorded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, `{"error":{"message":"Authorization required","code":401}}`, http.StatusUnauthorized)
 		return
 	}
-	w.Header().Set("X-OpenStack-Ironic-API-Maximum-Version", "1.82")
+	version := rec.newest
+	if version == "" {
+		version = "1.82"
+	}
+	w.Header().Set("X-OpenStack-Ironic-API-Maximum-Version", version)
 	w.Header().Set("X-OpenStack-Ironic-API-Minimum-Version", "1.1")
 	if r.URL.Path == "/v1/" {
 		fmt.Fprint(w, `{"id":"v1"}`)
 		return
 	}
 	c, ok := collections[r.URL.Path]
-	if v := r.Header.Get("X-OpenStack-Ironic-API-Version"); v != "1.82" {
+	if strings.HasSuffix(r.URL.Path, "/history") {
+		c.member, ok = "history", true
+	}
+	if v := r.Header.Get("X-OpenStack-Ironic-API-Version"); v != version {
 		rec.t.Errorf("%s was asked for in version %q", r.URL, v)
 	}
 	if !ok {
@@ -142,7 +150,7 @@ func (rec *recorded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		all = all[:n]
 		answer["next"] = "http://127.0.0.1:1/unreachable?marker=" + all[n-1]["uuid"].(string) // as behind a proxy
 	}
-	answer[c.member] = all
+	answer[c.member] = append([]map[string]any{}, all...)
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
 		rec.t.Error(err)
 	}
@@ -195,7 +203,7 @@ func TestRecordedIronic(t *testing.T) {
 		t.Fatalf("the recordings hold %d nodes", len(shown))
 	}
 	url, st := rec.serve(), open(t)
-	rep, err := importer.Run(t.Context(), &importer.Source{URL: url}, st, driver.All(), nil)
+	rep, err := importer.Run(t.Context(), &importer.API{URL: url}, st, importer.Options{Types: driver.All()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +252,7 @@ func TestRecordedIronic(t *testing.T) {
 	}
 
 	before := content(t, st)
-	again, err := importer.Run(t.Context(), &importer.Source{URL: url + "/v1"}, st, driver.All(), nil)
+	again, err := importer.Run(t.Context(), &importer.API{URL: url + "/v1"}, st, importer.Options{Types: driver.All()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +308,7 @@ func id(i int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", i) }
 
 func TestWhatIsTaken(t *testing.T) {
 	url, st := small(t).serve(), open(t)
-	rep, err := importer.Run(t.Context(), &importer.Source{URL: url}, st, driver.All(), nil)
+	rep, err := importer.Run(t.Context(), &importer.API{URL: url}, st, importer.Options{Types: driver.All()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +367,8 @@ func TestSecretsComeLater(t *testing.T) {
 	url, st := small(t).serve(), open(t)
 	run := func(s importer.Secrets) *importer.Report {
 		t.Helper()
-		rep, err := importer.Run(t.Context(), &importer.Source{URL: url}, st, driver.All(), s)
+		rep, err := importer.Run(t.Context(), &importer.API{URL: url}, st,
+			importer.Options{Types: driver.All(), Secrets: s})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -402,8 +411,8 @@ func TestSecretsComeLater(t *testing.T) {
 	}
 
 	fresh := open(t)
-	if _, err := importer.Run(t.Context(), &importer.Source{URL: url}, fresh, driver.All(),
-		importer.Secrets{"*": {"ipmi_password": "all"}, id(2): {"ipmi_password": "two"}}); err != nil {
+	if _, err := importer.Run(t.Context(), &importer.API{URL: url}, fresh, importer.Options{Types: driver.All(),
+		Secrets: importer.Secrets{"*": {"ipmi_password": "all"}, id(2): {"ipmi_password": "two"}}}); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range map[int]string{1: "all", 2: "two"} {
@@ -420,24 +429,24 @@ func TestWhoAsks(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		check func(r *http.Request) bool
-		src   importer.Source
+		src   importer.API
 		want  string
 	}{
 		{"basic", func(r *http.Request) bool { u, p, ok := r.BasicAuth(); return ok && u == "u" && p == "p" },
-			importer.Source{URL: url, User: "u", Password: "p"}, ""},
+			importer.API{URL: url, User: "u", Password: "p"}, ""},
 		{"basic in the address", func(r *http.Request) bool {
 			u, p, ok := r.BasicAuth()
 			return ok && u == "u" && p == "p"
-		}, importer.Source{URL: strings.Replace(url, "//", "//u:p@", 1)}, ""},
+		}, importer.API{URL: strings.Replace(url, "//", "//u:p@", 1)}, ""},
 		{"token", func(r *http.Request) bool { return r.Header.Get("X-Auth-Token") == "t" },
-			importer.Source{URL: url, Token: "t"}, ""},
-		{"without login", func(r *http.Request) bool { return false }, importer.Source{URL: url}, "OS_TOKEN"},
-		{"no API", nil, importer.Source{URL: "ironic"}, "not the address"},
-		{"nothing there", nil, importer.Source{URL: "http://127.0.0.1:1"}, "refused"},
+			importer.API{URL: url, Token: "t"}, ""},
+		{"without login", func(r *http.Request) bool { return false }, importer.API{URL: url}, "OS_TOKEN"},
+		{"no API", nil, importer.API{URL: "ironic"}, "not the address"},
+		{"nothing there", nil, importer.API{URL: "http://127.0.0.1:1"}, "refused"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rec.check = c.check
-			rep, err := importer.Run(t.Context(), &c.src, open(t), driver.All(), nil)
+			rep, err := importer.Run(t.Context(), &c.src, open(t), importer.Options{Types: driver.All()})
 			switch {
 			case c.want == "" && (err != nil || rep.Made["nodes"] != 3):
 				t.Errorf("Run = %v, made %v", err, rep.Made)
@@ -453,7 +462,8 @@ func TestNotIronic(t *testing.T) {
 	web := httptest.NewServer(
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }))
 	defer web.Close()
-	if _, err := importer.Run(t.Context(), &importer.Source{URL: web.URL}, open(t), driver.All(), nil); err == nil ||
+	if _, err := importer.Run(t.Context(), &importer.API{URL: web.URL}, open(t),
+		importer.Options{Types: driver.All()}); err == nil ||
 		!strings.Contains(err.Error(), "not a Bare Metal API") {
 		t.Errorf("Run on a web page = %v", err)
 	}
@@ -468,7 +478,8 @@ func TestNotIronic(t *testing.T) {
 		}
 	}))
 	defer loop.Close()
-	if _, err := importer.Run(t.Context(), &importer.Source{URL: loop.URL}, open(t), driver.All(), nil); err == nil ||
+	if _, err := importer.Run(t.Context(), &importer.API{URL: loop.URL}, open(t),
+		importer.Options{Types: driver.All()}); err == nil ||
 		!strings.Contains(err.Error(), "circle") {
 		t.Errorf("Run on pages without end = %v", err)
 	}

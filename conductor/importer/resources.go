@@ -1,13 +1,16 @@
 package importer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
@@ -75,11 +78,30 @@ type (
 		Traits      []string            `json:"traits"`
 		Steps       []node.TemplateStep `json:"steps"`
 	}
+	shownRule struct {
+		rest.InspectionRule
+		Scope rest.Null `json:"scope"`
+	}
+	shownEvent struct {
+		UUID      string        `json:"uuid"`
+		At        rest.NullTime `json:"created_at"`
+		Type      rest.Null     `json:"event_type"`
+		Severity  rest.Null     `json:"severity"`
+		Event     rest.Null     `json:"event"`
+		Conductor rest.Null     `json:"conductor"`
+		User      rest.Null     `json:"user"`
+		Project   rest.Null     `json:"project"`
+		State     rest.Null     `json:"state"`
+		Target    rest.Null     `json:"target_provision_state"`
+		Seconds   *int          `json:"duration_seconds"`
+	}
 )
 
 func (h shownHead) head() node.Head {
 	return node.Head{UUID: h.UUID, Name: string(h.Name), NodeUUID: string(h.Node), Owner: string(h.Owner)}
 }
+
+func (shownRule) goneWith(map[string]bool) bool { return false }
 
 func (h shownHead) goneWith(nodes map[string]bool) bool { return h.Node != "" && nodes[string(h.Node)] }
 
@@ -171,4 +193,49 @@ func (r *run) runbook(s shownSteps) error {
 		v.Traits = []string{v.Name}
 	}
 	return r.outcome("runbooks", "runbook "+s.UUID, r.st.Runbooks().Create(r.ctx, v))
+}
+
+// rule takes over an inspection rule that Ingot understands.
+func (r *run) rule(s shownRule) error {
+	v := &node.InspectionRule{Head: node.Head{UUID: s.UUID}, Description: string(s.Description),
+		Phase: cmp.Or(s.Phase, inspect.PhaseMain), Priority: s.Priority, Sensitive: s.Sensitive,
+		Conditions: s.Conditions, Actions: s.Actions}
+	what := "inspection rule " + s.UUID
+	switch {
+	case s.Sensitive && s.Actions == nil:
+		r.refuse("%s: it is sensitive, and the API does not show what it does: import from the database, or make it again",
+			what)
+		return nil
+	case s.Scope != "":
+		r.refuse("%s: it is for scope %q alone, and rules of Ingot are for all nodes", what, s.Scope)
+		return nil
+	}
+	if err := inspect.Validate(v); err != nil {
+		r.refuse("%s: %v", what, err)
+		return nil
+	}
+	return r.outcome("inspection rules", what, r.st.InspectionRules().Create(r.ctx, v))
+}
+
+// history takes over the past of a node that was made, so that its history has both.
+func (r *run) history(nodeUUID string) error {
+	lines, err := r.src.history(r.ctx, nodeUUID)
+	if err != nil {
+		return err
+	}
+	for _, raw := range lines {
+		var s shownEvent
+		if err := exact.Unmarshal(raw, &s); err != nil {
+			return fmt.Errorf("decode %.200s: %w", raw, err)
+		}
+		h := node.HistoryEntry{UUID: s.UUID, NodeUUID: nodeUUID, At: s.At.Time, Type: string(s.Type),
+			Severity: string(s.Severity), Event: string(s.Event), Conductor: string(s.Conductor), User: string(s.User),
+			Project: string(s.Project), State: node.State(s.State), Target: node.State(s.Target), Seconds: s.Seconds,
+			Foreign: true}
+		if err := r.st.AddHistory(r.ctx, h); err != nil {
+			return fmt.Errorf("history of node %s: %w", nodeUUID, err)
+		}
+		r.rep.Made["lines of history"]++
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package importer
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,11 +18,31 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Source is the running Ironic that is read.
-type Source struct {
+// Source is the Ironic that is read: an *API or a *Database.
+type Source interface {
+	// open connects, and returns which version is read. It must be called first, and close last.
+	open(ctx context.Context) (version string, err error)
+	close() error
+	name() string
+	// list returns all objects of a collection as the API shows them, none if this Ironic is too old to have it.
+	list(ctx context.Context, c collection) ([]json.RawMessage, error)
+	// history returns the lines of a node's history, oldest first.
+	history(ctx context.Context, nodeUUID string) ([]json.RawMessage, error)
+}
+
+// collection is where the objects of one kind are.
+type collection struct {
+	table        string // of the database
+	path, member string // of the API
+	query        url.Values
+}
+
+// API is that of a running Ironic. It masks secrets.
+type API struct {
 	URL            string // http://host:6385, with or without /v1
 	Token          string // of Keystone; empty: none
 	User, Password string // for HTTP basic; empty: none
+	TLS            *tls.Config
 
 	client  *http.Client
 	version string
@@ -38,10 +60,10 @@ const (
 var errAbsent = errors.New("the API has no such resource")
 
 // open finds out which version to speak.
-func (s *Source) open(ctx context.Context) error {
+func (s *API) open(ctx context.Context) (string, error) {
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("%q is not the address of a Bare Metal API, such as http://ironic.example.org:6385",
+		return "", fmt.Errorf("%q is not the address of a Bare Metal API, such as http://ironic.example.org:6385",
 			redacted(s.URL))
 	}
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
@@ -51,20 +73,24 @@ func (s *Source) open(ctx context.Context) error {
 	}
 	u.User, u.RawQuery, u.Fragment = nil, "", ""
 	s.URL = u.String()
-	s.client = &http.Client{Timeout: 2 * time.Minute}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = s.TLS
+	// A server must not send the credentials on to another server.
+	s.client = &http.Client{Timeout: 2 * time.Minute, Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	s.version = ""
 	resp, err := s.send(ctx, "/v1/")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer resp.Body.Close()
 	major, minor, _ := strings.Cut(resp.Header.Get(maxHeader), ".")
 	n, err := strconv.Atoi(minor)
 	if err != nil || major != "1" {
-		return fmt.Errorf("%s is not a Bare Metal API: its answer has no header %s", s.URL, maxHeader)
+		return "", fmt.Errorf("%s is not a Bare Metal API: its answer has no header %s", s.URL, maxHeader)
 	}
 	s.version = "1." + strconv.Itoa(min(n, newestMinor))
-	return nil
+	return "API version " + s.version, nil
 }
 
 // redacted is an address without its password.
@@ -75,7 +101,7 @@ func redacted(s string) string {
 	return "the address"
 }
 
-func (s *Source) send(ctx context.Context, path string) (*http.Response, error) {
+func (s *API) send(ctx context.Context, path string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
 	if err != nil {
 		return nil, err
@@ -101,7 +127,7 @@ func (s *Source) send(ctx context.Context, path string) (*http.Response, error) 
 		err = errAbsent
 	case http.StatusUnauthorized:
 		err = errors.New(
-			"it asks who is calling (401): give --user and OS_PASSWORD for HTTP basic, or a token of Keystone's in OS_TOKEN (openstack token issue -f value -c id)")
+			"it asks who is calling (401): give --user and OS_PASSWORD for HTTP basic; for Keystone name a cloud of clouds.yaml with --cloud, set OS_AUTH_URL and its kin, or OS_TOKEN (openstack token issue -f value -c id)")
 	case http.StatusForbidden:
 		err = errors.New(
 			"it refuses (403): the import needs somebody who may see all nodes, such as the system's administrator or reader")
@@ -112,11 +138,12 @@ func (s *Source) send(ctx context.Context, path string) (*http.Response, error) 
 }
 
 // list reads a whole collection, page by page; nothing when the API has no such collection.
-func (s *Source) list(ctx context.Context, path, member string, query url.Values) ([]json.RawMessage, error) {
+func (s *API) list(ctx context.Context, c collection) ([]json.RawMessage, error) {
+	path, member := c.path, c.member
 	var all []json.RawMessage
 	seen := map[string]bool{}
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	maps.Copy(q, query)
+	maps.Copy(q, c.query)
 	for {
 		resp, err := s.send(ctx, path+"?"+q.Encode())
 		if errors.Is(err, errAbsent) && len(all) == 0 {
@@ -155,4 +182,24 @@ func (s *Source) list(ctx context.Context, path, member string, query url.Values
 		seen[last.UUID] = true
 		q.Set("marker", last.UUID)
 	}
+}
+
+// historySince is the minor version that has histories of nodes.
+const historySince = int(rest.VersionHistory)
+
+func (s *API) history(ctx context.Context, nodeUUID string) ([]json.RawMessage, error) {
+	if minor, err := strconv.Atoi(strings.TrimPrefix(s.version, "1.")); err != nil || minor < historySince {
+		return nil, nil //nolint:nilerr an older one has none
+	}
+	newest, err := s.list(ctx, collection{path: "/v1/nodes/" + url.PathEscape(nodeUUID) + "/history", member: "history",
+		query: url.Values{"detail": {"true"}}})
+	slices.Reverse(newest)
+	return newest, err
+}
+
+func (s *API) name() string { return s.URL }
+
+func (s *API) close() error { //nolint:unparam that of a Database can fail
+	s.client.CloseIdleConnections()
+	return nil
 }

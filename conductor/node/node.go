@@ -324,6 +324,8 @@ type HistoryEntry struct {
 	// not known. Where State is empty the store takes all three from the node as it is stored.
 	State, Target State
 	Seconds       *int
+	// Foreign says that another system wrote the line: where State is empty it stays unknown.
+	Foreign bool
 }
 
 // WholeSeconds are those from a time to another, or nil where the first is not known.

@@ -55,7 +55,7 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	if h.User != "" && h.User == s.notes.by.User {
 		h.Project = s.notes.by.Project
 	}
-	if h.State == "" {
+	if h.State == "" && !h.Foreign {
 		var since time.Time
 		if err := tx.QueryRow(
 			`SELECT provision_state, target_provision_state, provision_updated_at FROM nodes WHERE uuid = ?`,
