@@ -433,10 +433,14 @@ func powerOff(ctx context.Context, p *pass) (verdict, error) {
 // powerOffForGood is powerOff for a tear-down; a node whose power must not be cut keeps running until cleaning restarts
 // it.
 func powerOffForGood(ctx context.Context, p *pass) (verdict, error) {
-	if p.e.staysOn(p.n) {
-		return stepDone, nil
+	v, err := stepDone, error(nil)
+	if !p.e.staysOn(p.n) { // first: some controllers give a running machine errors of its drive
+		v, err = powerOff(ctx, p)
 	}
-	return powerOff(ctx, p)
+	if v.done && err == nil {
+		err = p.ejectDisc(ctx)
+	}
+	return v, err
 }
 
 func softPowerOff(ctx context.Context, p *pass) (verdict, error) {

@@ -268,7 +268,7 @@ func (e *Engine) waitForSign(n *node.Node, effects *node.SideEffects) error {
 // likely: the choice of the network held for one boot only.
 func (p *pass) bootFromDisk(ctx context.Context) error {
 	if p.e.planner().FromMemory(p.n) {
-		return p.bootFromNetwork(ctx)
+		return p.bootFromMemory(ctx)
 	}
 	err := p.setBoot(ctx, power.Boot{Device: power.BootDisk, Persistent: true, Mode: p.bootMode()})
 	if k := power.KindOf(err); k == power.Unsupported || k == power.Refused {

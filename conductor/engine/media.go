@@ -65,6 +65,7 @@ func (p *pass) bootImage(ctx context.Context, inserted bool) (image power.BootIm
 	}
 	_, err = p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
 		n.MediaInserted = inserted
+		n.InstanceDisc = n.InstanceDisc && !inserted
 		n.Boot.TokenHash, n.Boot.TokenExpires, n.Boot.TokensServed = hash, n.Boot.ClosesAt, 1
 		return nil
 	})
@@ -78,6 +79,30 @@ func (p *pass) insertMedia(ctx context.Context) (checked bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	return p.insert(ctx, image)
+}
+
+// insertDisc puts an instance's ISO image into the machine's virtual drive, in place of the agent's. Stored before is
+// that it may be there.
+func (p *pass) insertDisc(ctx context.Context, address string) error {
+	_, err := p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
+		n.InstanceDisc = true
+		return nil
+	})
+	if err == nil {
+		_, err = p.insert(ctx, power.BootImage{Address: address, Plain: address})
+	}
+	if err != nil {
+		return err
+	}
+	_, err = p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
+		n.MediaInserted = false
+		return nil
+	})
+	return err
+}
+
+func (p *pass) insert(ctx context.Context, image power.BootImage) (checked bool, err error) {
 	const op = "insert virtual media"
 	return checked, p.call(ctx, op, func(ctx context.Context, d power.Driver) error {
 		m, ok := power.As[power.MediaDriver](d)
@@ -88,6 +113,19 @@ func (p *pass) insertMedia(ctx context.Context) (checked bool, err error) {
 		checked, err = m.InsertMedia(ctx, image)
 		return err
 	})
+}
+
+// ejectDisc takes an instance's ISO image out of the machine's virtual drive, when the instance ends.
+func (p *pass) ejectDisc(ctx context.Context) error {
+	if p.n.InstanceDisc {
+		if _, err := p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
+			n.InstanceDisc, n.MediaInserted = false, true
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return p.ejectMedia(ctx, true)
 }
 
 func eject(ctx context.Context, d power.Driver) error {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,13 +14,22 @@ import (
 
 // A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Its
 // machine is set to boot from the network for good and restarted; network boot then answers each of its starts with the
-// workload of instance_info. Where the workload is to be started by kexec, or an agent waits on the machine anyway, the
-// agent loads it and jumps, which takes no firmware; its later starts are the same.
+// workload of instance_info. An ISO image on a machine that boots the agent from virtual media is put into the same
+// drive, where it stays as long as the instance does, and no network is needed. Where the workload is to be started by
+// kexec, or an agent waits on the machine anyway, the agent loads it and jumps, which takes no firmware; its later
+// starts are the same.
 
-// bootFromNetwork has the machine boot from the network from now on, which is how a workload that runs from memory is
-// started, each time.
-func (p *pass) bootFromNetwork(ctx context.Context) error {
-	b := power.Boot{Device: power.BootPXE, Persistent: true, Mode: p.bootMode()}
+// bootFromMemory has the machine boot its workload from now on, each time: from the network, or from its ISO image in
+// the virtual drive.
+func (p *pass) bootFromMemory(ctx context.Context) error {
+	b, from := power.Boot{Device: power.BootPXE, Persistent: true, Mode: p.bootMode()}, "the network"
+	address := p.e.planner().Disc(p.n)
+	if address != "" && slices.Contains(MediaBoots, p.e.drivers.Interface(p.n, "boot")) {
+		b.Device, from = power.BootCDROM, "its virtual drive"
+		if err := p.insertDisc(ctx, address); err != nil {
+			return err
+		}
+	}
 	err := p.setBoot(ctx, b)
 	if k := power.KindOf(err); k != power.Unsupported && k != power.Refused {
 		return err
@@ -30,8 +40,8 @@ func (p *pass) bootFromNetwork(ctx context.Context) error {
 		return errors.Join(err, again)
 	}
 	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
-		p.e.history(n, effects, "boot", "WARNING",
-			"the boot device was set to the network for the next start only, so that what the machine does at later ones is up to its firmware: "+reason, "")
+		p.e.history(n, effects, "boot", "WARNING", "the boot device was set to "+from+
+			" for the next start only, so that what the machine does at later ones is up to its firmware: "+reason, "")
 		return nil
 	})
 	return err
@@ -68,14 +78,18 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 		return p.driveThen(ctx, "off", power.TurnOff, "device")
 
 	case "device":
-		if err := p.bootFromNetwork(ctx); err != nil {
+		if err := p.bootFromMemory(ctx); err != nil {
 			return verdict{}, err
 		}
 		marked := func(n *node.Node, effects *node.SideEffects) error {
 			if e.staysOn(n) {
 				e.openDrive(n)
 			}
-			e.mark(n, effects, node.MarkBootDevice, strings.TrimSpace(string(power.BootPXE)+" "+p.bootMode()))
+			device := power.BootPXE
+			if n.InstanceDisc {
+				device = power.BootCDROM
+			}
+			e.mark(n, effects, node.MarkBootDevice, strings.TrimSpace(string(device)+" "+p.bootMode()))
 			return nil
 		}
 		if !e.staysOn(p.n) {

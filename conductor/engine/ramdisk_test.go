@@ -414,3 +414,56 @@ func TestDieAtEveryWriteOfRamdisk(t *testing.T) {
 		})
 	}
 }
+
+// TestISOInVirtualDrive: on a machine that boots the agent from virtual media, an instance that is an ISO image is in
+// the same drive as long as it lives, but for the agent's boots; no start of it is one from the network.
+func TestISOInVirtualDrive(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = memoryConfig()
+	w.start(nil)
+	m := w.add("n1")
+	w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"boot": MediaBoots[1], "deploy": "ramdisk"} })
+	w.walk(m, node.Available)
+	deploy := func() {
+		t.Helper()
+		w.edit(m, func(n *node.Node) { n.InstanceInfo = map[string]any{"boot_iso": liveISO} })
+		w.must(m, node.Deploy)
+		w.untilState(m, node.Active)
+	}
+	runs := func(when string, starts int) {
+		t.Helper()
+		n := w.node(m)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.disc != liveISO || !n.InstanceDisc || n.MediaInserted || m.workloads != starts || !m.on ||
+			m.boot.Device != power.BootCDROM || !m.boot.Persistent || m.pxeBoots != 0 {
+			t.Errorf("%s: the drive has %q (recorded %v, to be ejected %v), %d starts of it, want %d; on %v, boots %+v, %d times from the network",
+				when, m.disc, n.InstanceDisc, n.MediaInserted, m.workloads, starts, m.on, m.boot, m.pxeBoots)
+		}
+	}
+	gone := func(when string) {
+		t.Helper()
+		if n := w.node(m); m.inDrive() != "" || n.InstanceDisc || n.MediaInserted || m.isOn() {
+			t.Errorf("%s: the drive has %q, recorded %v and %v; on %v", when, m.inDrive(), n.InstanceDisc,
+				n.MediaInserted, m.isOn())
+		}
+	}
+	deploy()
+	runs("deployed", 1)
+	if err := w.current().eng.SetPower(t.Context(), m.id, "rebooting", 0, "tester"); err != nil {
+		t.Fatal(err)
+	}
+	w.until(m, "its restart", func(n *node.Node) bool { return n.Job == nil && n.TargetPower == "" })
+	runs("restarted", 2)
+	w.must(m, node.Delete)
+	w.untilState(m, node.Available)
+	gone("deleted and cleaned")
+
+	off := false
+	w.edit(m, func(n *node.Node) { n.AutomatedClean = &off })
+	deploy()
+	runs("deployed again", 3)
+	w.must(m, node.Delete)
+	w.untilState(m, node.Available)
+	gone("deleted without cleaning")
+}

@@ -281,6 +281,10 @@ func (m *machine) turnOn() {
 		m.w.wg.Go(a.live)
 		return
 	}
+	if media && m.disc == liveISO {
+		m.workloads++
+		return
+	}
 	if media && !m.noNetBoot {
 		n := m.w.node(m)
 		if image, hash, _ := (bootImages{}).BootImage(context.Background(), n); m.disc != image.Address ||
@@ -304,6 +308,9 @@ func (bootImages) BootImage(_ context.Context, n *node.Node) (image power.BootIm
 	g := n.Boot.Generation
 	return power.BootImage{Address: fmt.Sprintf("http://images/%s/%d.iso", n.UUID, g)}, fmt.Sprint("token ", g), nil
 }
+
+// liveISO is the instance of a machine that runs from its virtual drive.
+const liveISO = "http://h/live.iso"
 
 // inDrive is the image in its virtual drive.
 func (m *machine) inDrive() string {

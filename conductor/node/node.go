@@ -98,6 +98,9 @@ type Node struct {
 	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
 	// MediaInserted: an image of a boot may be in the controller's virtual drive, and is ejected once the boot is over.
 	MediaInserted bool `json:",omitzero"`
+	// InstanceDisc: the medium in the controller's virtual drive is the instance's own (boot_iso), and stays as long as
+	// the instance does.
+	InstanceDisc bool `json:",omitzero"`
 	// DriveWindow is when the machine may fetch the config drive of its workload, which runs from memory; nil: not now.
 	DriveWindow *DriveWindow `json:",omitzero"`
 	// Warmth is why the node could not be made warm, or what its disk could not be given ahead, when that was last

@@ -88,6 +88,7 @@ var machines = []line{
 	{"test/ui", "conductor/web conductor/api/... conductor/access"},
 	{"test/conformance",
 		"conductor/api/... conductor/app conductor/config conductor/engine conductor/node conductor/rest conductor/store"},
+	{"test/metal3", "conductor/api/... conductor/engine/... conductor/hardware/... tools/lab/fleet"},
 	{"test/openstack/demo", "conductor/glance test/openstack/demo"},
 	{"test/openstack/underironic", "agent/ipa agent/ipa/steps test/openstack/underironic"},
 	{"test/openstack",

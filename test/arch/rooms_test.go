@@ -77,6 +77,7 @@ var large = map[string]string{
 	"images/fs/ext4":    "reads hostile file systems and writes ours by one set of structures",
 	"images/qcow2":      "the format's tables and their checks, versions 2 and 3",
 	"tools/cli":         "one command line: a file for each group of commands",
+	"tools/lab/fleet":   "one machine's boots, steps and faults, and who takes its node through its states",
 	"tools/lab":         "machines, wires, consoles and their one daemon",
 }
 

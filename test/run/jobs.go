@@ -38,6 +38,7 @@ var suites = []suite{
 	{pkg: "test/compat", apart: true, needs: []string{made.Programs}},
 	{pkg: "test/attack", needs: []string{made.Programs}},
 	{pkg: "test/conformance", needs: []string{made.Programs}},
+	{pkg: "test/metal3", needs: []string{made.Programs}},
 	{pkg: "test/openstack", needs: []string{made.Programs, made.OpenStack}},
 	{pkg: "test/openstack/demo", needs: []string{made.Programs}},
 	{pkg: "test/openstack/underironic", needs: []string{made.Programs}},

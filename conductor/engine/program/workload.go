@@ -21,6 +21,18 @@ func (m Planner) FromMemory(n *node.Node) bool {
 	return m.Drivers.Interface(n, "deploy") == ramdiskdeploy.Interface
 }
 
+// Disc returns the address of the ISO image that a node's instance is, if it runs from memory; "" when it is no ISO.
+func (m Planner) Disc(n *node.Node) string {
+	if !m.FromMemory(n) {
+		return ""
+	}
+	w, err := ramdiskdeploy.Of(n, m.Site.ImageBase)
+	if err != nil {
+		return "" // which was refused when it was deployed
+	}
+	return w.ISO
+}
+
 // checkWorkload refuses a workload that could not be booted.
 func (m Planner) checkWorkload(n *node.Node) error {
 	w, err := ramdiskdeploy.Of(n, m.Site.ImageBase)

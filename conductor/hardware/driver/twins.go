@@ -12,13 +12,14 @@ type Twin struct {
 	Both bool
 }
 
-// Twins is the table, as Ironic has it. Kinds that are not here have the same names in both types.
+// Twins is the table, as Ironic has it, but for inspect: Metal3 asks for redfish there. Kinds that are not here have
+// the same names in both types.
 var Twins = []Twin{
 	{Kind: "power", Of: "redfish", Name: "idrac-redfish", Both: true},
 	{Kind: "management", Of: "redfish", Name: "idrac-redfish"},
 	{Kind: "boot", Of: "redfish-virtual-media", Name: "idrac-redfish-virtual-media"},
 	{Kind: "bios", Of: "redfish", Name: "idrac-redfish", Both: true},
-	{Kind: "inspect", Of: "redfish", Name: "idrac-redfish"},
+	{Kind: "inspect", Of: "redfish", Name: "idrac-redfish", Both: true},
 	{Kind: "raid", Of: "redfish", Name: "idrac-redfish"},
 	{Kind: "vendor", Of: "redfish", Name: "idrac-redfish", Both: true},
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
@@ -35,8 +36,8 @@ type Site struct {
 }
 
 // New starts an ingotd with settings beside those that a fleet needs, and ends it with the test. API has no
-// credentials.
-func New(t testing.TB, settings map[string]map[string]any) *Site {
+// credentials. The ramdisk has the site's own steps beside the agent's.
+func New(t testing.TB, settings map[string]map[string]any, own ...step.Row) *Site {
 	t.Helper()
 	api, _ := settings["api"]["listen"].(string)
 	if api == "" {
@@ -52,7 +53,7 @@ func New(t testing.TB, settings map[string]map[string]any) *Site {
 		t.Fatal(err)
 	}
 	config, err := fleet.Site{Dir: t.TempDir(), API: api, Agents: kit.FreeAddr(t), Boot: port,
-		Settings: settings}.Write()
+		Settings: settings, Own: own}.Write()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
@@ -34,7 +37,7 @@ type boot struct {
 	kill   func()        // ends the agent alone
 	once   sync.Once
 
-	instance bool // the installed system runs; under the machine's lock
+	instance, disc bool // the installed system runs, or one from a disc; under the machine's lock
 
 	mu     sync.Mutex
 	loaded bool // a kernel is ready for a jump
@@ -62,6 +65,11 @@ func (b *boot) run(ctx context.Context) {
 			return
 		}
 	}
+	if b.from.Device == bmc.CDROM || b.from.Device == bmc.USBCD {
+		if line = b.readDisc(); line == "" {
+			return
+		}
+	}
 	if line == "" {
 		b.m.mu.Lock()
 		b.instance = b.m.installed
@@ -71,6 +79,27 @@ func (b *boot) run(ctx context.Context) {
 	if err := b.agent(ctx, line); err != nil && ctx.Err() == nil {
 		b.m.f.log.Debug("the agent has ended", "machine", b.m.Name, "err", err)
 	}
+}
+
+// parameter is one of the agent's, in the archive of a boot image.
+var parameter = regexp.MustCompile(`ingot\.[\w.]+=\S+`)
+
+// readDisc boots the disc in the first drive, and returns the parameters of the agent's kernel if it is one of the
+// conductor's; empty when another system runs, or none.
+func (b *boot) readDisc() (line string) {
+	d := b.m.Medium(0)
+	if d == nil {
+		return ""
+	}
+	if iso, err := iso9660.Open(io.NewSectionReader(d, 0, d.Size())); err == nil {
+		if own, err := fs.ReadFile(iso, "boot/node"); err == nil {
+			return strings.Join(parameter.FindAllString(string(own), -1), " ")
+		}
+	}
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	b.disc = true
+	return ""
 }
 
 // script fetches the boot script until there is one, as firmware in a loop does, and returns the kernel's line of it;

@@ -26,7 +26,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
@@ -63,7 +62,9 @@ type Options struct {
 	Log     *slog.Logger  // nil is silent
 	// Image, if set, is called by write_image with the step's arguments, and what it returns is the step's error: who
 	// wants to know whether the image can be had fetches it there.
-	Image     func(ctx context.Context, args json.RawMessage) error
+	Image func(ctx context.Context, args json.RawMessage) error
+	// Own are the site's own steps, as the ramdisk has them (Site); each installs a system.
+	Own       []step.Row
 	Inventory func(*inventory.Report) // changes what an inspection finds; may be nil
 	// Seen, if set, is called when an agent begins a step and when it ends one, from many goroutines.
 	Seen func(Event)
@@ -105,7 +106,7 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	o.Write = cmp.Or(o.Write, time.Minute)
 	o.Step = cmp.Or(o.Step, 5*time.Second)
 	o.Trouble = cmp.Or(o.Trouble, 20*time.Second)
-	f := &Fleet{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), table: agent.Steps(nil, nil)}
+	f := &Fleet{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), table: withOwn(o.Own)}
 	f.http = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	var err error
 	if f.wires, err = listen(ctx, Port+int(f.o.Network)-77); err != nil {

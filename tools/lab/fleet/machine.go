@@ -33,6 +33,35 @@ type Machine struct {
 	mishaps   int
 	installed bool  // there is an image on its disk
 	said      *bool // the power state that the controller claims; nil: the true one
+	discs     map[int]bmc.Medium
+}
+
+// BMC is its controller, which may get a Redfish service.
+func (m *Machine) BMC() *bmc.BMC { return m.bmc }
+
+// SetMedium changes the medium of a drive.
+func (m *Machine) SetMedium(drive int, d bmc.Medium) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.discs == nil {
+		m.discs = map[int]bmc.Medium{}
+	}
+	m.discs[drive] = d
+	return nil
+}
+
+// Medium returns the medium in a drive; nil when it is empty.
+func (m *Machine) Medium(drive int) bmc.Medium {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.discs[drive]
+}
+
+// Disc reports whether the system on a disc runs that is not an agent's.
+func (m *Machine) Disc() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now != nil && m.now.disc
 }
 
 // Port is the UDP port of its controller.

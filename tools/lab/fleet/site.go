@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
-	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
@@ -21,6 +21,8 @@ type Site struct {
 	Boot   int    // port of the HTTP server for booting machines, on 127.0.0.1
 	// Settings are further keys of the configuration, by section.
 	Settings map[string]map[string]any
+	// Own are steps that the ramdisk has beside the agent's.
+	Own []step.Row
 }
 
 // Write writes the configuration of an ingotd, and the ramdisk that it serves, whose kernel and initramfs are a few
@@ -32,17 +34,18 @@ func (s Site) Write() (config string, err error) {
 	}
 	var errs []error
 	file := func(name string) map[string]any {
-		text := []byte("simulated " + name + "\n")
+		text := []byte(strings.Repeat("simulated "+name+"\n", 4)) // the boot program has room for a table
 		errs = append(errs, os.WriteFile(filepath.Join(ramdisk, name), text, 0o644))
 		sum := sha256.Sum256(text)
 		return map[string]any{"file": name, "size": len(text), "sha256": hex.EncodeToString(sum[:])}
 	}
-	table, err := step.Describe(agent.Steps(nil, nil))
+	table, err := step.Describe(withOwn(s.Own))
 	if err != nil {
 		return "", err
 	}
 	manifest, err := json.MarshalIndent(map[string]any{"format": 1, "kernel": file("vmlinuz"),
-		"initramfs": file("initramfs.cpio.zst"), "steps": table.Steps, "steps_digest": table.Digest}, "", "  ")
+		"initramfs": file("initramfs.cpio.zst"), "loaders": []any{file("shimx64.efi"), file("grubx64.efi"),
+			file("isolinux.bin"), file("ldlinux.c32")}, "steps": table.Steps, "steps_digest": table.Digest}, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("write manifest of the ramdisk: %w", err)
 	}

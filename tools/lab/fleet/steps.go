@@ -3,9 +3,11 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -21,6 +23,15 @@ func (b *boot) steps(alive context.Context) []step.Step {
 		table[i] = step.Step{Row: s.Row, Run: func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 			return b.pretend(alive, ctx, s.Name, c)
 		}}
+	}
+	return table
+}
+
+// withOwn returns the agent's table with a site's own steps, none of which does anything here.
+func withOwn(own []step.Row) []step.Step {
+	table := agent.Steps(nil, nil)
+	for _, r := range own {
+		table = append(table, step.Step{Row: r})
 	}
 	return table
 }
@@ -91,6 +102,9 @@ func (b *boot) result(name string, args json.RawMessage) any {
 		b.mu.Lock()
 		b.loaded = true
 		b.mu.Unlock()
+	}
+	if slices.ContainsFunc(m.f.o.Own, func(r step.Row) bool { return r.Name == name }) {
+		m.setInstalled(true)
 	}
 	if strings.HasPrefix(name, "erase_") {
 		m.setInstalled(false)
