@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -255,6 +256,13 @@ func TestHostileTextsAreTexts(t *testing.T) {
 	s.want(201, "POST", "/v1/inspection_rules", `{"description":`+quoted(hostile)+`,"actions":[{"op":"set-attribute","args":{"path":"/description","value":`+quoted(hostile)+`}}]}`)
 	s.want(201, "PUT", "/ingot/v1/pools/web", `{"description":`+quoted(hostile)+`,"resource_class":"<b>x</b>","count":1}`)
 	s.want(201, "POST", "/v1/allocations", `{"name":"web-1","resource_class":"<b>x</b>","extra":{"x":`+quoted(hostile)+`}}`)
+	s.node("m3", `"resource_class":"<b>x</b>"`)
+	s.send("m3", "manage")
+	s.is("m3", "manageable")
+	s.send("m3", "provide")
+	s.is("m3", "available")
+	s.want(201, "POST", "/ingot/v1/reservations", `{"project":`+quoted(hostile)+`,"resource_class":"<b>x</b>","end":"`+
+		time.Now().Add(48*time.Hour).UTC().Format(time.RFC3339)+`"}`)
 	p := open(t, s.d.URL)
 	p.visit("/ui/")
 	p.shows("live")
@@ -265,6 +273,7 @@ func TestHostileTextsAreTexts(t *testing.T) {
 		{"/ui/nodes/" + id + "/history", "<img src=x onerror="}, {"/ui/nodes/%3Cimg%20src=x%20onerror=alert(1)%3E", "<img src=x onerror="},
 		{"/ui/images", "<img src=x onerror="}, {"/ui/rules", "<img src=x onerror="},
 		{"/ui/pools", "<img src=x onerror="},
+		{"/ui/reservations", "<b>x</b>"},
 		{"/ui/allocations", "<b>x</b>"}, {"/ui/conductors", "alive"}, {"/ui/events", "<img src=x onerror="},
 		{"/ui/events?text=%3Cimg%20src=x%20onerror=alert(1)%3E", "No line is like that"}, {"/ui/settings?q=%3Cb%3E", "No setting is like that"},
 	} {
@@ -285,4 +294,38 @@ func TestHostileTextsAreTexts(t *testing.T) {
 	p.click("The same in a shell")
 	p.shows("ingot node deploy m1")
 	p.click("Cancel")
+}
+
+// TestReservationsInACalendar: each promised machine is a row, with a bar where its time is, and what is new comes by
+// itself.
+func TestReservationsInACalendar(t *testing.T) {
+	s := start(t)
+	s.available("n1", `"resource_class":"large"`)
+	s.available("n2", `"resource_class":"large"`)
+	hours := func(n int) string { return time.Now().Add(time.Duration(n) * time.Hour).UTC().Format(time.RFC3339) }
+	p := open(t, s.d.URL)
+	p.visit("/ui/reservations")
+	p.shows("There are no reservations.")
+	s.want(201, "POST", "/ingot/v1/reservations", `{"name":"web","resource_class":"large","count":2,"project":"p1","start":"`+
+		hours(48)+`","end":"`+hours(96)+`"}`)
+	p.shows("2 of large")
+	bars := func() string {
+		return js[string](p, `[...document.querySelectorAll('.calendar-bar')].map((td) => {
+			const bar = td.querySelector('i'), row = td.parentElement.innerText.split(/\s+/);
+			return row[0] + ' ' + row[1] + ' ' + Math.round(parseFloat(bar.style.marginLeft)) + '+' +
+				Math.round(parseFloat(bar.style.width)); }).join(', ')`)
+	}
+	// The hours of today that are over count, too: between two and three of the fourteen days are left of it.
+	for i, row := range strings.Split(bars(), ", ") {
+		var name, reservation string
+		var left, width int
+		if _, err := fmt.Sscanf(row, "%s %s %d+%d", &name, &reservation, &left, &width); err != nil ||
+			name != fmt.Sprint("n", i+1) || reservation != "web" || left < 14 || left > 22 || width != 14 {
+			t.Errorf("row %d of the calendar is %q: %v", i, row, err)
+		}
+	}
+	p.does(`(() => { const s = document.querySelector('[aria-label="Days from today"]'); s.value = '7'; s.dispatchEvent(new Event('change', {bubbles: true})); })()`)
+	p.until(`Math.round(parseFloat(document.querySelector('.calendar-bar i').style.width)) === 29`)
+	s.want(204, "DELETE", "/ingot/v1/reservations/web", "")
+	p.shows("There are no reservations.")
 }

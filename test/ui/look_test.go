@@ -33,6 +33,7 @@ var views = []struct{ name, path, shows string }{
 	{"rules", "/ui/rules", "one maker"},
 	{"pools", "/ui/pools", "warm"},
 	{"allocations", "/ui/allocations", "web-1"},
+	{"reservations", "/ui/reservations", "Calendar"},
 	{"erasures", "/ui/erasures", "Verify a report"},
 	{"conductors", "/ui/conductors", "needs attention"},
 	{"events", "/ui/events", "Log"},
@@ -70,6 +71,9 @@ func lookSite(t testing.TB) (s *site, names *strings.Replacer) {
 	s.want(202, "PUT", "/v1/nodes/rack1-u02/maintenance", `{"reason":"DIMM B2 reports corrected errors; memory is ordered"}`)
 	s.want(201, "POST", "/v1/inspection_rules", `{"description":"machines of one maker","actions":[{"op":"set-attribute","args":{"path":"/description","value":"x"}}]}`)
 	s.want(201, "PUT", "/ingot/v1/pools/web", `{"resource_class":"compute.large","count":2}`)
+	day := func(n int) string { return time.Now().AddDate(0, 0, n).UTC().Format(time.RFC3339) }
+	s.want(201, "POST", "/ingot/v1/reservations", `{"name":"training","resource_class":"compute.large","project":"web","start":"`+
+		day(2)+`","end":"`+day(5)+`","tear_down":true}`)
 	s.want(201, "POST", "/v1/allocations", `{"name":"web-1","resource_class":"none.such"}`)
 	s.is(node, "active")
 	s.is(bad, "deploy failed")

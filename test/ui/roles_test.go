@@ -24,7 +24,7 @@ func TestEveryPageForEveryRole(t *testing.T) {
 		t.Fatalf("POST = %d %s", status, out)
 	}
 	id := out[strings.Index(out, `"uuid":"`)+8:][:36]
-	const site = " images rules pools allocations erasures conductors events settings start"
+	const site = " images rules pools allocations reservations erasures conductors events settings start"
 	for _, tt := range []struct {
 		user, project string
 		lacks         string // pages and parts that are not offered

@@ -1,4 +1,4 @@
-// Pages about the whole site that are lists: images, pools, allocations, conductors, settings.
+// Pages about the whole site that are lists: images, pools, allocations, reservations, conductors, settings.
 import { Fragment, type JSX } from 'preact';
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { ask, may } from './api';
@@ -6,7 +6,7 @@ import { fleet } from './live';
 import { Store, useStore } from './store';
 import { Loaded, useRead } from './read';
 import { Ago, Bar, Card, Command, Empty, Facts, Fault, Sign, Table, Time } from './parts';
-import { plural, size } from './format';
+import { moment, plural, size } from './format';
 import { type Kind, kindOf, kinds, kindText } from './states';
 import { count } from './group';
 import { place, setQuery } from './route';
@@ -331,6 +331,126 @@ export function AllocationsPage() {
         }
       </Loaded>
     </>
+  );
+}
+
+interface Reservation {
+  uuid: string;
+  name: string | null;
+  project: string | null;
+  resource_class: string;
+  traits: string[];
+  count: number;
+  start: string;
+  end: string;
+  tear_down: boolean;
+  state: string;
+  fault: string | null;
+  machines: { slot: number; node_uuid: string | null; name: string | null; from: string; given: boolean }[];
+}
+
+const day = 86400e3;
+const spans = [7, 14, 31, 92];
+
+export function ReservationsPage() {
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const t = setInterval(() => setTurn((n) => n + 1), 10000);
+    return () => clearInterval(t);
+  }, []);
+  const read = useRead<{ reservations: Reservation[] }>('/ingot/v1/reservations', turn);
+  return (
+    <>
+      <h1>Reservations</h1>
+      <p class="hint">Machines that are promised to a project, from a time until another.</p>
+      <Loaded of={read}>
+        {(v) =>
+          v.reservations.length === 0 ? (
+            <Empty title="There are no reservations.">
+              <Command text="ingot reservation create --resource-class compute.large --count 2 --for 3d --name web" />
+            </Empty>
+          ) : (
+            <>
+              <Calendar of={v.reservations} />
+              <Card title={plural(v.reservations.length, 'reservation')} wide>
+                <Table heads={['Name', 'State', 'Machines', 'Project', 'Start', 'End']} stack>
+                  {v.reservations.map((r) => (
+                    <tr key={r.uuid}>
+                      <td data-name="Name" class="words">
+                        {r.name ?? r.uuid}
+                      </td>
+                      <td data-name="State" class="words">
+                        <Sign kind={r.fault ? 'attention' : r.state === 'active' ? 'active' : 'working'} /> {r.state}
+                        {r.fault && `: ${r.fault}`}
+                      </td>
+                      <td data-name="Machines" class="words">
+                        {r.count} of {[r.resource_class, ...r.traits].join(', ')}
+                      </td>
+                      <td data-name="Project" class="words">
+                        {r.project ?? '–'}
+                      </td>
+                      <td data-name="Start" class="num">
+                        <Time at={r.start} />
+                      </td>
+                      <td data-name="End" class="num">
+                        <Time at={r.end} />
+                        {r.tear_down && ', instances are removed'}
+                      </td>
+                    </tr>
+                  ))}
+                </Table>
+              </Card>
+            </>
+          )
+        }
+      </Loaded>
+    </>
+  );
+}
+
+// Calendar shows which machine is promised when, from today on: a row for each machine of each reservation.
+function Calendar({ of }: { of: Reservation[] }) {
+  const [days, setDays] = useState(14);
+  const begin = new Date().setHours(0, 0, 0, 0);
+  const whole = days * day;
+  const part = (at: string) => Math.min(100, Math.max(0, (100 * (Date.parse(at) - begin)) / whole));
+  const rows = of
+    .filter((r) => Date.parse(r.end) > begin && Date.parse(r.start) < begin + whole)
+    .flatMap((r) => r.machines.map((m) => ({ r, m })));
+  return (
+    <Card title="Calendar" wide>
+      <div class="tools">
+        <select aria-label="Days from today" value={days} onChange={(e) => setDays(Number(e.currentTarget.value))}>
+          {spans.map((n) => (
+            <option key={n} value={n}>
+              {n} days
+            </option>
+          ))}
+        </select>
+      </div>
+      {rows.length === 0 ? (
+        <p class="hint">No machine is promised in these days.</p>
+      ) : (
+        <Table heads={['Machine', 'Reservation', `Today until ${moment(new Date(begin + whole).toISOString())}`]}>
+          {rows.map(({ r, m }) => (
+            <tr key={r.uuid + m.slot}>
+              <td class="words">
+                {m.node_uuid ? <a href={'/ui/nodes/' + m.node_uuid}>{m.name ?? m.node_uuid}</a> : `machine ${m.slot + 1}`}
+              </td>
+              <td class="words">{r.name ?? r.uuid}</td>
+              <td class="calendar-bar">
+                <span class="span-bar" title={`${moment(r.start)} – ${moment(r.end)}${m.given ? ', given' : ''}`}>
+                  <i
+                    class={r.fault ? 's-wait' : 's-agent'}
+                    style={{ marginLeft: part(r.start) + '%', width: Math.max(0.5, part(r.end) - part(r.start)) + '%' }}
+                  />
+                </span>
+              </td>
+            </tr>
+          ))}
+        </Table>
+      )}
+    </Card>
   );
 }
 

@@ -8,7 +8,7 @@ import { FleetPage } from './fleet';
 import { NodePage, tabs } from './node';
 import { Store, useStore } from './store';
 import { Empty, Fault } from './parts';
-import { AllocationsPage, ConductorsPage, ImagesPage, PoolsPage, SettingsPage } from './lists';
+import { AllocationsPage, ConductorsPage, ImagesPage, PoolsPage, ReservationsPage, SettingsPage } from './lists';
 import { ErasuresPage, EventsPage, RulesPage, StartPage } from './ops';
 
 // Themes: that of the system, unless another was chosen here.
@@ -48,6 +48,7 @@ const pages: { path: string; title: string; rule?: string; show: () => JSX.Eleme
   { path: 'rules', title: 'Rules', rule: 'inspection_rule:get', show: RulesPage },
   { path: 'pools', title: 'Pools', rule: 'ingot:read', show: PoolsPage },
   { path: 'allocations', title: 'Allocations', rule: 'allocation:list', show: AllocationsPage },
+  { path: 'reservations', title: 'Reservations', rule: 'allocation:list', show: ReservationsPage },
   { path: 'erasures', title: 'Erasures', rule: 'node:history:get', show: ErasuresPage },
   { path: 'conductors', title: 'Conductors', rule: 'conductor:get', show: ConductorsPage },
   { path: 'events', title: 'Events', rule: 'ingot:events', show: EventsPage },
