@@ -29,8 +29,9 @@ type machine interface {
 }
 
 // memoryLimit is the garbage collector's limit while an image is written. With the program itself, about 12 MiB in use,
-// a writer stays at 48 MiB. Less, or more that waits to be unpacked, makes the collector run all the time.
-const memoryLimit = 36 << 20
+// a writer stays below 48 MiB, also on a machine whose other work delays the collector. Less, or more that waits to be
+// unpacked, makes the collector run all the time.
+const memoryLimit = 34 << 20
 
 // reportEvery is the interval of progress reports.
 const reportEvery = 200 * time.Millisecond

@@ -193,7 +193,7 @@ func ahead(info images.Info, size int64, further int) int {
 	if info.Format == images.QCow2 && size > 16<<30 {
 		return 4
 	}
-	return 8 + 2*further
+	return 7 + 2*further
 }
 
 // input is the file as package images needs it. Tables are read outside of the hashed stream; the formats compare them
