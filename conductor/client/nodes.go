@@ -22,6 +22,12 @@ func (c *Client) Nodes(ctx context.Context, filter url.Values) ([]rest.Node, err
 	return all[rest.Node](ctx, c, "/v1/nodes?"+q.Encode(), "nodes")
 }
 
+// Objects lists all objects at a path of the API, which may have a query, as they are shown. name is their member in
+// the answer.
+func (c *Client) Objects(ctx context.Context, path, name string) ([]map[string]any, error) {
+	return all[map[string]any](ctx, c, path, name)
+}
+
 // Names lists the names of all nodes, or the UUIDs of those without.
 func (c *Client) Names(ctx context.Context) ([]string, error) {
 	nodes, err := all[rest.Node](ctx, c, "/v1/nodes?fields=uuid,name", "nodes")

@@ -138,6 +138,9 @@ func (rec *recorded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	all := rec.things[r.URL.Path]
+	if rec.newest != "" && r.URL.Path == "/v1/nodes/detail" && r.URL.Query().Get("include_children") != "true" {
+		all = slices.DeleteFunc(slices.Clone(all), func(o map[string]any) bool { return o["parent_node"] != nil })
+	}
 	if m := r.URL.Query().Get("marker"); m != "" {
 		all = all[slices.IndexFunc(all, func(o map[string]any) bool { return o["uuid"] == m })+1:]
 	}

@@ -226,6 +226,9 @@ func TestNewerIronic(t *testing.T) {
 	if n, err := st.Node(t.Context(), id(2)); err != nil || n.ConductorGroup != "east" {
 		t.Errorf("node: %+v, %v", n, err)
 	}
+	if n, err := st.Node(t.Context(), id(1)); err != nil || n.ParentNode != id(2) {
+		t.Errorf("a child: %+v, %v", n, err)
+	}
 	if v, err := st.InspectionRules().Get(t.Context(), id(70)); err != nil || v.Priority != 5 || len(v.Actions) != 1 {
 		t.Errorf("rule: %+v, %v", v, err)
 	}

@@ -46,6 +46,7 @@ type API struct {
 
 	client  *http.Client
 	version string
+	minor   int
 }
 
 const (
@@ -89,7 +90,8 @@ func (s *API) open(ctx context.Context) (string, error) {
 	if err != nil || major != "1" {
 		return "", fmt.Errorf("%s is not a Bare Metal API: its answer has no header %s", s.URL, maxHeader)
 	}
-	s.version = "1." + strconv.Itoa(min(n, newestMinor))
+	s.minor = min(n, newestMinor)
+	s.version = "1." + strconv.Itoa(s.minor)
 	return "API version " + s.version, nil
 }
 
@@ -144,6 +146,9 @@ func (s *API) list(ctx context.Context, c collection) ([]json.RawMessage, error)
 	seen := map[string]bool{}
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
 	maps.Copy(q, c.query)
+	if c.table == "nodes" && s.minor >= int(rest.VersionChildren) {
+		q.Set("include_children", "true") // or those that have a parent are left out
+	}
 	for {
 		resp, err := s.send(ctx, path+"?"+q.Encode())
 		if errors.Is(err, errAbsent) && len(all) == 0 {
@@ -184,12 +189,9 @@ func (s *API) list(ctx context.Context, c collection) ([]json.RawMessage, error)
 	}
 }
 
-// historySince is the minor version that has histories of nodes.
-const historySince = int(rest.VersionHistory)
-
 func (s *API) history(ctx context.Context, nodeUUID string) ([]json.RawMessage, error) {
-	if minor, err := strconv.Atoi(strings.TrimPrefix(s.version, "1.")); err != nil || minor < historySince {
-		return nil, nil //nolint:nilerr an older one has none
+	if s.minor < int(rest.VersionHistory) {
+		return nil, nil
 	}
 	newest, err := s.list(ctx, collection{path: "/v1/nodes/" + url.PathEscape(nodeUUID) + "/history", member: "history",
 		query: url.Values{"detail": {"true"}}})

@@ -5,9 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -201,28 +198,7 @@ func shell(t *testing.T, client *openstack.Client, p *ingotd.Process) *exec.Cmd 
 	t.Helper()
 	endpoint := p.URL
 	env := []string{"OS_AUTH_TYPE=none", "OS_ENDPOINT=" + endpoint}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		args := strings.Split(strings.TrimSuffix(string(body), "\x00"), "\x00")
-		out, _, err := client.Run(env, args...)
-		if err != nil {
-			w.WriteHeader(http.StatusInternalServerError)
-			out += err.Error() + "\n"
-		}
-		io.WriteString(w, out)
-	}))
-	t.Cleanup(server.Close)
-	bin, home := t.TempDir(), t.TempDir()
-	kit.WriteProgram(t, filepath.Join(bin, "openstack"), fmt.Sprintf(`#!/bin/sh
-out=$(mktemp)
-code=$(printf '%%s\0' "$@" | curl -s -o "$out" -w '%%{http_code}' --data-binary @- %s)
-cat "$out"
-rm "$out"
-[ "$code" = 200 ]
-`, server.URL))
+	bin, home := client.Install(env), t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "bash")
 	cmd.Dir = home
 	path := bin

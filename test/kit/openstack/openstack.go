@@ -7,9 +7,14 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit"
@@ -77,4 +82,35 @@ func (c *Client) Run(env []string, args ...string) (stdout, stderr string, err e
 		err = fmt.Errorf("openstack %s: status %d: %s", strings.Join(args, " "), a.Status, strings.TrimSpace(a.Err))
 	}
 	return a.Out, a.Err, err
+}
+
+// Install makes a program `openstack` that runs commands of the client with these settings, and returns its folder, for
+// PATH.
+func (c *Client) Install(env []string) (folder string) {
+	c.t.Helper()
+	var one sync.Mutex
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			c.t.Error(err)
+		}
+		one.Lock()
+		out, _, err := c.Run(env, strings.Split(strings.TrimSuffix(string(body), "\x00"), "\x00")...)
+		one.Unlock()
+		if err != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+			out += err.Error() + "\n"
+		}
+		_, _ = io.WriteString(w, out) // a shell that is gone does not want it
+	}))
+	c.t.Cleanup(server.Close)
+	folder = c.t.TempDir()
+	kit.WriteProgram(c.t, filepath.Join(folder, "openstack"), fmt.Sprintf(`#!/bin/sh
+out=$(mktemp)
+code=$(printf '%%s\0' "$@" | curl -s -o "$out" -w '%%{http_code}' --data-binary @- %s)
+cat "$out"
+rm "$out"
+[ "$code" = 200 ]
+`, server.URL))
+	return folder
 }
