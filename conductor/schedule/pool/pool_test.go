@@ -324,3 +324,43 @@ func until(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// TestPromisedMachinesAreLeftAlone: a machine whose time in a reservation has begun is neither warmed nor turned off by
+// a pool; one that is promised for later is.
+func TestPromisedMachinesAreLeftAlone(t *testing.T) {
+	st := openStore(t, nil)
+	ids := machinesOf(t, st, 3, "large")
+	h := &hands{t: t, st: st, refuse: map[string]error{}}
+	if err := h.Warm(t.Context(), ids[0], "reservation"); err != nil {
+		t.Fatal(err)
+	}
+	for i, from := range []time.Duration{-time.Minute, -time.Minute, time.Hour} {
+		r := &node.Reservation{ResourceClass: "large", Count: 1, From: time.Now().Add(from),
+			Start: time.Now().Add(from), End: time.Now().Add(2 * time.Hour)}
+		err := st.Reserve(t.Context(), r, store.MostReservations{All: 9},
+			func(*node.Reservation, []store.Reservable) ([]string, error) { return []string{ids[i]}, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &node.Pool{Head: node.Head{Name: "web"}, ResourceClass: "large", Count: 2}
+	if err := st.Pools().Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	r := New(st, h, nil, Config{Hostname: "c1"}, nil)
+	h.calls = nil
+	pass(t, r)
+	pass(t, r)
+	if want := []string{"warm " + ids[2] + " by pool web"}; !slices.Equal(h.calls, want) {
+		t.Errorf("the pool did %v, want %v", h.calls, want)
+	}
+	w, err := Look(t.Context(), st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range w.Facts(w.Pools[0]) {
+		if (f.UUID != ids[2]) != (f.Excluded == "it is promised to a reservation, which has it ready") {
+			t.Errorf("machine %s is left alone because of %q", f.UUID, f.Excluded)
+		}
+	}
+}

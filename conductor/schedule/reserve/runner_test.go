@@ -292,3 +292,19 @@ func TestMachineOfReservationIsGivenAgain(t *testing.T) {
 		t.Errorf("node %+v, fault %q", n, got.Fault)
 	}
 }
+
+// TestUnusedMachineIsTurnedOff after the end, unless a pool keeps it warm.
+func TestUnusedMachineIsTurnedOff(t *testing.T) {
+	s := newSite(t, 2)
+	r := s.reserve(node.Reservation{Count: 2, From: at(0), Start: at(1), End: at(2)})
+	_, ps := s.at(0, r.UUID)
+	pools := ps[1].NodeUUID
+	if err := s.st.SetPoolMember(t.Context(), node.PoolMember{NodeUUID: pools, Asked: at(0)}); err != nil {
+		t.Fatal(err)
+	}
+	s.at(1, r.UUID)
+	got, _ := s.at(2, r.UUID)
+	if got.State != node.ReservationEnded || s.node(ps[0].NodeUUID).Power != "power off" || !s.node(pools).IsWarm() {
+		t.Errorf("after the end: %+v, did %v", got, s.do.calls)
+	}
+}
