@@ -228,6 +228,10 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	if err != nil {
 		return err
 	}
+	count, err := openPlacement(cfg, who.keystone, book.Key.PEM(), st, hub, lines.Part("placement"))
+	if err != nil {
+		return err
+	}
 	if inNeutron.Service != nil {
 		configured["neutron"] = inNeutron
 	}
@@ -462,6 +466,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		func() { watchCertificates(gctx, cfg, log, time.Now) },
 		func() { drainer.Run(actCtx) },
 		func() { inNeutron.repair(actCtx, cfg.Neutron.RepairEvery) },
+		func() { count(actCtx) },
 		func() { allocator.Run(actCtx) },
 		func() { sent.Run(gctx) },
 		func() { reopen(gctx, asked, log) },

@@ -70,6 +70,7 @@ type Config struct {
 	Fetch      Fetch      `yaml:"fetch"`
 	Glance     Glance     `yaml:"glance"`
 	Neutron    Neutron    `yaml:"neutron"`
+	Placement  Placement  `yaml:"placement"`
 	SignOfLife SignOfLife `yaml:"sign_of_life"`
 	Switches   Switches   `yaml:"switches"`
 }

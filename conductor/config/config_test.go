@@ -197,6 +197,9 @@ func TestAccessIsChecked(t *testing.T) {
 		{with(map[string]string{"api.keystone.cache_time": "2m"}), "a revoked token"},
 		{with(map[string]string{"glance.url": "https://g:9292"}), ""},
 		{with(map[string]string{"glance.url": "g:9292"}), "glance.url"},
+		{with(map[string]string{"placement.url": "p"}), "placement.url"},
+		{with(map[string]string{"placement.aggregates": "=8c9a4b5e-0000-4000-8000-0000000000a1"}), ""},
+		{with(map[string]string{"placement.aggregates": "rack1=here"}), "is not GROUP=UUID"},
 		{map[string]string{"glance.url": "https://g:9292"}, "needs api.auth keystone"},
 	} {
 		args := []string{"--config", lab(t)}

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/config/rule"
 )
 
 // Glance is OpenStack's image service.
@@ -28,7 +30,15 @@ type Neutron struct {
 	RescuingGroups      []string `yaml:"rescuing_network_security_groups"`
 }
 
-func openstackSettings(g *Glance, n *Neutron) []setting {
+// Placement is OpenStack's count of machines, for schedulers other than Nova.
+type Placement struct {
+	URL        string        `yaml:"url"`
+	CAFile     string        `yaml:"ca_file"`
+	Interval   time.Duration `yaml:"interval"`
+	Aggregates []string      `yaml:"aggregates"`
+}
+
+func openstackSettings(g *Glance, n *Neutron, p *Placement) []setting {
 	all := []setting{
 		{"glance.url", &g.URL, nil, nil, "Address of Glance, whose images image_source may name, by ID or by name."},
 		{"glance.ca_file", &g.CAFile, nil, nil, "Certificates that sign Glance's."},
@@ -57,7 +67,14 @@ func openstackSettings(g *Glance, n *Neutron) []setting {
 			setting{"neutron." + key + "_security_groups", p.groups, nil, nil,
 				"Security groups of the machine's ports there. Also in driver_info."})
 	}
-	return all
+	return append(all,
+		setting{"placement.url", &p.URL, nil, nil,
+			"Address of Placement, to which nodes with a resource class are reported. Not where Nova's Ironic driver reports them."},
+		setting{"placement.ca_file", &p.CAFile, nil, nil, "Certificates that sign Placement's."},
+		setting{"placement.interval", &p.Interval, time.Minute, positive{},
+			"Time between two comparisons without a reported change."},
+		setting{"placement.aggregates", &p.Aggregates, nil, rule.UUIDs{},
+			"Aggregates of the nodes of conductor groups. Empty: aggregates are left as they are."})
 }
 
 // checkOpenStack looks at the services that are asked with a token of Keystone's.
@@ -65,6 +82,7 @@ func (c Config) checkOpenStack() (checks []check) {
 	for _, s := range []struct{ key, url, name string }{
 		{"glance.url", c.Glance.URL, "glance.example:9292"},
 		{"neutron.url", c.Neutron.URL, "neutron.example:9696"},
+		{"placement.url", c.Placement.URL, "placement.example:8778"},
 	} {
 		checks = append(checks,
 			check{s.url != "" && !isAddress(s.url), s.key,

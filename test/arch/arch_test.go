@@ -121,6 +121,8 @@ var may = map[string][]string{
 	"conductor/guard/oscloud": {"conductor/guard/clean", "conductor/guard/keyfile", "conductor/guard/limit"},
 	"conductor/network/neutron": {"conductor/guard/clean", "conductor/guard/oscloud", "conductor/node",
 		"proto/netdata"},
+	"conductor/placement": {"conductor/guard/oscloud", "conductor/node", "conductor/observe/events",
+		"conductor/schedule/rounds", "conductor/store"},
 	"conductor/guard/dial":          {},
 	"conductor/member":              {"conductor/node", "conductor/store/postgres"},
 	"conductor/peer":                {"conductor/access", "conductor/guard/limit"},

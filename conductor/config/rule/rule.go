@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Rule bounds the values of one setting.
@@ -100,6 +102,21 @@ func (needed HostPort) Fault(value any) string {
 }
 
 func (HostPort) String() string { return "" }
+
+// UUIDs allows a list of NAME=UUID.
+type UUIDs struct{}
+
+// Fault implements Rule.
+func (UUIDs) Fault(value any) string {
+	for _, pair := range value.([]string) {
+		if _, id, ok := strings.Cut(pair, "="); !ok || len(id) != 36 || uuid.Validate(id) != nil {
+			return fmt.Sprintf("%q is not GROUP=UUID", pair)
+		}
+	}
+	return ""
+}
+
+func (UUIDs) String() string { return "each GROUP=UUID" }
 
 // IPv4 allows an IPv4 address, or a list of them; none is allowed, too.
 type IPv4 struct{}
