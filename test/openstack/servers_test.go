@@ -124,6 +124,7 @@ func TestServers(t *testing.T) {
 	}
 	s.calls.begin("Delete")
 	s.delete(id, uuid)
+	s.counted(uuid)
 	s.calls.check(t)
 }
 
