@@ -50,7 +50,7 @@ var revisions = strings.Fields(`
 
 // jsonColumns hold JSON as text.
 var jsonColumns = strings.Fields(`driver_info properties extra instance_info raid_config target_raid_config network_data
-	local_link_connection internal_info candidate_nodes traits args conditions actions`)
+	driver_internal_info clean_step deploy_step service_step local_link_connection internal_info candidate_nodes traits args conditions actions`)
 
 // databaseTimeout bounds the login, and the wait for each answer.
 const databaseTimeout = 2 * time.Minute
@@ -62,7 +62,14 @@ func (d *Database) open(ctx context.Context) (about string, err error) {
 	wrong := func(what string, err error) (string, error) {
 		return "", errors.Join(fmt.Errorf("%s Ironic's database: %w", what, err), d.close())
 	}
-	// In no transaction of this connection can anything be written, in none of MySQL's engines.
+	// No transaction of the session can write. MySQL and MariaDB have this statement in common, and no variable.
+	readOnly := "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"
+	if d.isMySQL() {
+		readOnly = "SET SESSION TRANSACTION READ ONLY"
+	}
+	if _, err := d.db.ExecContext(ctx, readOnly); err != nil {
+		return wrong("log in to", err)
+	}
 	if d.tx, err = d.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}); err != nil {
 		return wrong("log in to", err)
 	}
@@ -100,6 +107,11 @@ func (d *Database) close() (err error) {
 	return err
 }
 
+func (d *Database) isMySQL() bool {
+	_, is := d.db.Driver().(*mysql.MySQLDriver)
+	return is
+}
+
 func (d *Database) name() string { return redact.URL(d.URL) }
 
 // connect takes an address as SQLAlchemy has it.
@@ -127,7 +139,6 @@ func connect(address string) (*sql.DB, error) {
 	}
 	c.Timeout, c.ReadTimeout, c.WriteTimeout = databaseTimeout, databaseTimeout, databaseTimeout
 	c.Logger = log.New(io.Discard, "", 0) // what it says is in its errors
-	c.Params = map[string]string{"transaction_read_only": "1"}
 	c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), "3306")
 	if u.Port() != "" {
 		c.Addr = u.Host
@@ -298,7 +309,7 @@ func (d *Database) history(ctx context.Context, nodeUUID string) ([]json.RawMess
 		return nil, nil
 	}
 	mark := "$1"
-	if _, ok := d.db.Driver().(*mysql.MySQLDriver); ok {
+	if d.isMySQL() {
 		mark = "?"
 	}
 	rows, err := query(ctx, d.tx, "SELECT h.* FROM node_history h JOIN nodes n ON n.id = h.node_id WHERE n.uuid = "+

@@ -9,18 +9,18 @@ CREATE TABLE nodes (id integer, uuid varchar(36), name varchar(255), driver varc
   provision_updated_at timestamp NULL, reservation varchar(255), maintenance boolean, maintenance_reason text,
   protected boolean, retired boolean, automated_clean boolean, owner varchar(255), lessee varchar(255),
   conductor_group varchar(255), resource_class varchar(80), network_data text, raid_config text, boot_mode varchar(16),
-  console_enabled boolean, boot_interface varchar(255));
+  console_enabled boolean, boot_interface varchar(255), clean_step text);
 INSERT INTO nodes VALUES (11, '00000000-0000-4000-8000-000000000001', 'n1', 'ipmi',
   '{"ipmi_address": "192.0.2.1", "ipmi_password": "from the database"}', '{"cpus": 4}', '{}',
   '{"image_source": "http://x", "configdrive": "aGVsbG8="}', '00000000-0000-4000-8000-000000000060', 3, 'power on', NULL,
   'active', NULL, '2023-05-01 10:00:00', NULL, FALSE, NULL, TRUE, FALSE, FALSE, 'owner', 'lessee', 'east', 'large', '{}',
-  NULL, 'uefi', FALSE, 'pxe');
+  NULL, 'uefi', FALSE, 'pxe', '{}');
 INSERT INTO nodes VALUES (12, '00000000-0000-4000-8000-000000000002', NULL, 'ipmi', '{}', '{}', '{}', '{}', NULL, NULL,
   NULL, NULL, 'clean wait', 'available', NULL, NULL, FALSE, NULL, FALSE, FALSE, NULL, NULL, NULL, '', NULL, NULL, NULL,
-  NULL, FALSE, NULL);
+  NULL, FALSE, NULL, '{}');
 INSERT INTO nodes VALUES (13, '00000000-0000-4000-8000-000000000003', 'n3', 'ipmi', '{}', '{}', '{}', '{}', NULL, NULL,
   NULL, NULL, 'available', NULL, NULL, 'conductor-7', FALSE, NULL, FALSE, FALSE, NULL, NULL, NULL, '', NULL, NULL, NULL,
-  NULL, FALSE, NULL);
+  NULL, FALSE, NULL, '{}');
 CREATE TABLE node_traits (node_id integer, trait varchar(255));
 INSERT INTO node_traits VALUES (11, 'CUSTOM_B');
 INSERT INTO node_traits VALUES (11, 'CUSTOM_A');
