@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gophercloud/gophercloud/v2"
+
 	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
@@ -29,14 +31,13 @@ type KeystoneConfig struct {
 	AuthURL string
 	// PublicURL is the address where clients get tokens; empty: AuthURL.
 	PublicURL string
-	// Username, Password, UserDomain: Ingot's own user, which may validate other people's tokens (role service or
-	// admin).
-	Username, UserDomain string
-	Password             func() (string, error) // read at each login, so that a changed file needs no restart
-	// Project and ProjectDomain are where it has that role; an empty Project is the system.
-	Project, ProjectDomain string
-	// ServiceProject is a project whose users with the role service count as members of the system; empty: none does.
-	ServiceProject string
+	// Own is as whom Ingot logs in, and for which project or the system: a user that may validate other people's tokens
+	// (role service or admin), or an application credential of one. It is called at each login, so that a changed file
+	// needs no restart. Its errors say what to do.
+	Own func() (gophercloud.AuthOptions, error)
+	// ServiceProject is a project, in the domain ProjectDomain, whose users with the role service count as members of
+	// the system; empty: none does.
+	ServiceProject, ProjectDomain string
 	// CAFile has certificates that Keystone's is signed by; empty: those of the machine.
 	CAFile string
 	// CacheTime is how long a validated token is good for without asking again: at most a minute, so that a revoked one
@@ -78,6 +79,7 @@ type Keystone struct {
 	login sync.Mutex // held while the own token is renewed
 	own   string
 	until time.Time
+	name  string // of whom it is, for people
 }
 
 // verdict is Keystone's answer about a token: the actor, or nil for an invalid one.
@@ -276,7 +278,7 @@ func (k *Keystone) validate(ctx context.Context, token string) (*Actor, time.Tim
 		case status == http.StatusUnauthorized, status == http.StatusForbidden:
 			k.forget(own) // the role may be given meanwhile
 			return nil, time.Time{},
-				fmt.Errorf("validate a token: Keystone at %s does not let user %s validate tokens (%d): give it the role service or admin in the project or system it logs in to", k.base, k.cfg.Username, status)
+				fmt.Errorf("validate a token: Keystone at %s does not let %s validate tokens (%d): give it the role service or admin in the project or system it logs in to", k.base, k.ownName(), status)
 		default:
 			return nil, time.Time{}, fmt.Errorf("validate a token: Keystone at %s answered %d", k.base, status)
 		}
@@ -350,29 +352,23 @@ func (k *Keystone) ownToken(ctx context.Context) (string, error) {
 	if k.own != "" && k.cfg.now().Before(k.until) {
 		return k.own, nil
 	}
-	password, err := k.cfg.Password()
+	o, err := k.cfg.Own()
 	if err != nil {
 		return "", err
 	}
-	domain := func(name string) map[string]any {
-		if name == "" || name == "default" {
-			return map[string]any{"id": "default"}
-		}
-		return map[string]any{"name": name}
-	}
-	scope := map[string]any{"system": map[string]any{"all": true}}
-	if k.cfg.Project != "" {
-		scope = map[string]any{"project": map[string]any{"name": k.cfg.Project, "domain": domain(k.cfg.ProjectDomain)}}
-	}
-	in, err := json.Marshal(map[string]any{"auth": map[string]any{
-		"identity": map[string]any{"methods": []string{"password"}, "password": map[string]any{
-			"user": map[string]any{"name": k.cfg.Username, "domain": domain(k.cfg.UserDomain), "password": password},
-		}},
-		"scope": scope,
-	}})
+	scope, err := o.ToTokenV3ScopeMap()
 	if err != nil {
 		return "", fmt.Errorf("log in to Keystone: %w", err)
 	}
+	doc, err := o.ToTokenV3CreateMap(scope)
+	if err != nil {
+		return "", fmt.Errorf("log in to Keystone: %w", err)
+	}
+	in, err := json.Marshal(doc)
+	if err != nil {
+		return "", fmt.Errorf("log in to Keystone: %w", err)
+	}
+	k.name = nameOf(o)
 	status, body, header, err := k.send(ctx, http.MethodPost, "/auth/tokens?nocatalog", nil, in)
 	if err != nil {
 		return "", err
@@ -380,10 +376,10 @@ func (k *Keystone) ownToken(ctx context.Context) (string, error) {
 	token := header.Get("X-Subject-Token")
 	if status == http.StatusUnauthorized {
 		return "", fmt.Errorf(
-			"log in to Keystone at %s as %s: it refuses: check api.keystone.username, password, user_domain, project and project_domain", k.base, k.cfg.Username)
+			"log in to Keystone at %s as %s: it refuses: check api.keystone.username, password, user_domain, project and project_domain, or the application credential", k.base, k.name)
 	}
 	if status != http.StatusCreated || token == "" {
-		return "", fmt.Errorf("log in to Keystone at %s as %s: it answered %d", k.base, k.cfg.Username, status)
+		return "", fmt.Errorf("log in to Keystone at %s as %s: it answered %d", k.base, k.name, status)
 	}
 	var a answer
 	if err := json.Unmarshal(body, &a); err != nil {
@@ -394,6 +390,20 @@ func (k *Keystone) ownToken(ctx context.Context) (string, error) {
 	}
 	k.own, k.until = token, a.Token.ExpiresAt.Add(-renewBefore)
 	return token, nil
+}
+
+// ownName is whom Keystone knows this server as, for people.
+func (k *Keystone) ownName() string {
+	k.login.Lock()
+	defer k.login.Unlock()
+	return k.name
+}
+
+func nameOf(o gophercloud.AuthOptions) string {
+	if credential := cmp.Or(o.ApplicationCredentialID, o.ApplicationCredentialName); credential != "" {
+		return "application credential " + credential
+	}
+	return "user " + cmp.Or(o.Username, o.UserID)
 }
 
 // forget drops the own token, if it is still this one.

@@ -20,8 +20,7 @@ func TestKeystoneAnswersAreCut(t *testing.T) {
 		io.WriteString(w, strings.Repeat(" ", 2*limit.KeystoneBody)) // an error says that the rest is not wanted
 	}))
 	defer srv.Close()
-	k, err := NewKeystone(
-		KeystoneConfig{AuthURL: srv.URL, Username: "ingot", Password: func() (string, error) { return "x", nil }}, nil)
+	k, err := NewKeystone(KeystoneConfig{AuthURL: srv.URL, Own: as("x")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +72,8 @@ func TestHostileKeystone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewServer(http.HandlerFunc(answer))
 			defer srv.Close()
-			k, err := NewKeystone(KeystoneConfig{AuthURL: srv.URL, Username: "ingot", Timeout: 300 * time.Millisecond,
-				Password: func() (string, error) { return "x", nil }}, nil)
+			k, err := NewKeystone(KeystoneConfig{AuthURL: srv.URL, Own: as("x"), Timeout: 300 * time.Millisecond},
+				nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gophercloud/gophercloud/v2"
+
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
 )
@@ -25,8 +27,8 @@ func keystone(t *testing.T,
 	s.AddUser("alice", "pw")
 	s.Grant("alice", "web", "admin", "member", "reader")
 	s.Grant("alice", "", "reader")
-	cfg := access.KeystoneConfig{AuthURL: s.URL, Username: "ingot", Project: "service",
-		Password: func() (string, error) { return "own password", nil }}
+	cfg := access.KeystoneConfig{AuthURL: s.URL,
+		Own: func() (gophercloud.AuthOptions, error) { return ingot("own password"), nil }}
 	if change != nil {
 		change(&cfg)
 	}
@@ -36,6 +38,12 @@ func keystone(t *testing.T,
 		t.Fatal(err)
 	}
 	return s, k, &log.b
+}
+
+// ingot is the server's own user.
+func ingot(password string) gophercloud.AuthOptions {
+	return gophercloud.AuthOptions{Username: "ingot", DomainID: "default", Password: password,
+		Scope: &gophercloud.AuthScope{ProjectName: "service", DomainID: "default"}}
 }
 
 type lockedBuffer struct {
@@ -165,7 +173,7 @@ func TestKeystoneIsDown(t *testing.T) {
 func TestOwnTokenIsRenewed(t *testing.T) {
 	password := "own password"
 	s, k, log := keystone(t, func(c *access.KeystoneConfig) {
-		c.Password = func() (string, error) { return password, nil }
+		c.Own = func() (gophercloud.AuthOptions, error) { return ingot(password), nil }
 	})
 	if _, refusal := ask(t, k, s.Token("alice", "web")); refusal != nil {
 		t.Fatal(refusal)
@@ -185,6 +193,29 @@ func TestOwnTokenIsRenewed(t *testing.T) {
 	if _, refusal := ask(t, k, s.Token("alice", "")); refusal == nil || refusal.Status != 503 ||
 		!strings.Contains(log.String(), "role service") {
 		t.Errorf("without the role: %+v, log %s", refusal, log)
+	}
+}
+
+// TestApplicationCredential: Ingot may log in with an application credential, whose secret it does not show.
+func TestApplicationCredential(t *testing.T) {
+	secret := "right secret"
+	s, k, log := keystone(t, func(c *access.KeystoneConfig) {
+		c.Own = func() (gophercloud.AuthOptions, error) {
+			return gophercloud.AuthOptions{ApplicationCredentialID: "c1", ApplicationCredentialSecret: secret}, nil
+		}
+	})
+	s.AddCredential("c1", "right secret", "ingot", "service")
+	if _, refusal := ask(t, k, s.Token("alice", "web")); refusal != nil {
+		t.Fatal(refusal)
+	}
+	s.SetPassword("ingot", "another") // ends the token
+	secret = "wrong secret"
+	if _, refusal := ask(t, k, s.Token("alice", "web")); refusal == nil || refusal.Status != 503 {
+		t.Errorf("with a wrong secret: %+v", refusal)
+	}
+	if text := log.String(); !strings.Contains(text, "application credential c1: it refuses") ||
+		strings.Contains(text, secret) {
+		t.Errorf("log = %s", text)
 	}
 }
 

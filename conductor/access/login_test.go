@@ -8,9 +8,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gophercloud/gophercloud/v2"
+
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
+
+// as is the server's own user, with its password.
+func as(password string) func() (gophercloud.AuthOptions, error) {
+	return func() (gophercloud.AuthOptions, error) {
+		return gophercloud.AuthOptions{Username: "ingot", DomainID: "default", Password: password,
+			Scope: &gophercloud.AuthScope{ProjectName: "service", DomainID: "default"}}, nil
+	}
+}
 
 func TestLoginToKeystone(t *testing.T) {
 	ks := keystonetest.Start(t)
@@ -19,8 +29,7 @@ func TestLoginToKeystone(t *testing.T) {
 	ks.AddUser("ann", "right")
 	ks.Grant("ann", "web", "member", "reader")
 	ks.Grant("ann", "", "reader")
-	k, err := NewKeystone(KeystoneConfig{AuthURL: ks.URL, Username: "ingot", Project: "service",
-		Password: func() (string, error) { return "own", nil }}, nil)
+	k, err := NewKeystone(KeystoneConfig{AuthURL: ks.URL, Own: as("own")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,6 +11,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+	"gopkg.in/yaml.v3"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/config"
@@ -32,11 +37,13 @@ func authentication(cfg config.Config, clients *limit.Clients, log *slog.Logger)
 		return authenticator{who: b.Authenticate}, nil
 	case "keystone":
 		k := cfg.API.Keystone
-		a, err := access.NewKeystone(access.KeystoneConfig{
-			AuthURL: k.AuthURL, PublicURL: k.PublicURL, Username: k.Username, UserDomain: k.UserDomain,
-			Project: k.Project, ProjectDomain: k.ProjectDomain, ServiceProject: k.ServiceProject, CAFile: k.CAFile,
-			CacheTime: k.CacheTime, Password: password(k),
-		}, log)
+		at, err := keystoneServer(k)
+		if err != nil {
+			return authenticator{}, err
+		}
+		at.PublicURL, at.ServiceProject, at.ProjectDomain = k.PublicURL, k.ServiceProject, k.ProjectDomain
+		at.CacheTime = k.CacheTime
+		a, err := access.NewKeystone(at, log)
 		if err != nil {
 			return authenticator{}, err
 		}
@@ -45,18 +52,84 @@ func authentication(cfg config.Config, clients *limit.Clients, log *slog.Logger)
 	return authenticator{}, nil
 }
 
-// password reads Ingot's password for Keystone, each time anew when it is in a file.
-func password(k config.Keystone) func() (string, error) {
-	return func() (string, error) {
-		if k.PasswordFile == "" {
-			return string(k.Password), nil
-		}
-		b, err := os.ReadFile(k.PasswordFile)
-		if err != nil {
-			return "", fmt.Errorf("api.keystone.password_file: %w", err)
-		}
-		return strings.TrimRight(string(b), "\r\n"), nil
+// keystoneServer says where Keystone is, and as whom Ingot logs in: what an entry of clouds.yaml has, if one is named,
+// or the settings. Files are read at each login, so that a changed password needs no restart.
+func keystoneServer(k config.Keystone) (access.KeystoneConfig, error) {
+	if k.Cloud != "" {
+		return keystoneOfCloud(k)
 	}
+	return access.KeystoneConfig{AuthURL: k.AuthURL, CAFile: k.CAFile, Own: func() (gophercloud.AuthOptions, error) {
+		secret, err := password(k)
+		if err != nil {
+			return gophercloud.AuthOptions{}, err
+		}
+		if k.ApplicationCredential != "" {
+			return gophercloud.AuthOptions{ApplicationCredentialID: k.ApplicationCredential,
+				ApplicationCredentialSecret: secret}, nil
+		}
+		o := gophercloud.AuthOptions{Username: k.Username, Password: secret,
+			Scope: &gophercloud.AuthScope{System: true}}
+		o.DomainID, o.DomainName = domain(k.UserDomain)
+		if k.Project != "" {
+			o.Scope = &gophercloud.AuthScope{ProjectName: k.Project}
+			o.Scope.DomainID, o.Scope.DomainName = domain(k.ProjectDomain)
+		}
+		return o, nil
+	}}, nil
+}
+
+// password reads Ingot's password for Keystone.
+func password(k config.Keystone) (string, error) {
+	if k.PasswordFile == "" {
+		return string(k.Password), nil
+	}
+	b, err := os.ReadFile(k.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("api.keystone.password_file: %w", err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}
+
+// domain is a domain's ID or name. That of the domain which each Keystone has is its ID.
+func domain(setting string) (id, name string) {
+	if setting == "" || setting == "default" {
+		return "default", ""
+	}
+	return "", setting
+}
+
+func keystoneOfCloud(k config.Keystone) (access.KeystoneConfig, error) {
+	read := func() (gophercloud.AuthOptions, error) {
+		o, _, _, err := clouds.Parse(clouds.WithCloudName(k.Cloud), clouds.WithLocations(k.CloudsFile))
+		if err == nil && o.IdentityEndpoint == "" {
+			err = errors.New("it has no auth_url")
+		}
+		if err != nil {
+			err = fmt.Errorf("api.keystone.cloud: read cloud %q of %s: %w", k.Cloud, k.CloudsFile, err)
+		}
+		return o, err
+	}
+	o, err := read()
+	if err != nil {
+		return access.KeystoneConfig{}, err
+	}
+	cfg := access.KeystoneConfig{AuthURL: o.IdentityEndpoint, CAFile: k.CAFile, Own: read}
+	if cfg.CAFile == "" { // which gophercloud has read, and does not name
+		var file struct {
+			Clouds map[string]struct {
+				CA string `yaml:"cacert"`
+			}
+		}
+		b, err := os.ReadFile(k.CloudsFile)
+		if err == nil {
+			err = yaml.Unmarshal(b, &file)
+		}
+		if err != nil {
+			return cfg, fmt.Errorf("api.keystone.clouds_file: %w", err)
+		}
+		cfg.CAFile = file.Clouds[k.Cloud].CA
+	}
+	return cfg, nil
 }
 
 // guarded refuses a socket that other machines reach while authentication is off. The configuration's own address has

@@ -35,7 +35,7 @@ func TestSocketsThatAreHandedOverAreGuarded(t *testing.T) {
 
 func TestKeystonePasswordFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pw")
-	read := password(config.Keystone{PasswordFile: file})
+	read := func() (string, error) { return password(config.Keystone{PasswordFile: file}) }
 	if _, err := read(); err == nil || !strings.Contains(err.Error(), "api.keystone.password_file") {
 		t.Errorf("a missing file: %v", err)
 	}
@@ -47,7 +47,7 @@ func TestKeystonePasswordFile(t *testing.T) {
 			t.Errorf("password = %q, %v, want %q", got, err, want)
 		}
 	}
-	if got, err := password(config.Keystone{Password: "x"})(); err != nil || got != "x" {
+	if got, err := password(config.Keystone{Password: "x"}); err != nil || got != "x" {
 		t.Errorf("password = %q, %v", got, err)
 	}
 }

@@ -6,6 +6,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -206,17 +207,21 @@ type Web struct {
 
 // Keystone is OpenStack's identity service, and this server's own user there.
 type Keystone struct {
-	AuthURL        string        `yaml:"auth_url"`
-	PublicURL      string        `yaml:"public_url"`
-	Username       string        `yaml:"username"`
-	Password       Secret        `yaml:"password"`
-	PasswordFile   string        `yaml:"password_file"`
-	UserDomain     string        `yaml:"user_domain"`
-	Project        string        `yaml:"project"`
-	ProjectDomain  string        `yaml:"project_domain"`
-	ServiceProject string        `yaml:"service_project"`
-	CAFile         string        `yaml:"ca_file"`
-	CacheTime      time.Duration `yaml:"cache_time"`
+	AuthURL      string `yaml:"auth_url"`
+	PublicURL    string `yaml:"public_url"`
+	Username     string `yaml:"username"`
+	Password     Secret `yaml:"password"`
+	PasswordFile string `yaml:"password_file"`
+	UserDomain   string `yaml:"user_domain"`
+	// ApplicationCredential is the ID of one; its secret is the password.
+	ApplicationCredential string        `yaml:"application_credential"`
+	Cloud                 string        `yaml:"cloud"`
+	CloudsFile            string        `yaml:"clouds_file"`
+	Project               string        `yaml:"project"`
+	ProjectDomain         string        `yaml:"project_domain"`
+	ServiceProject        string        `yaml:"service_project"`
+	CAFile                string        `yaml:"ca_file"`
+	CacheTime             time.Duration `yaml:"cache_time"`
 }
 
 // Secret is text that is never shown.
@@ -390,6 +395,7 @@ func (c Config) checkAPI() []check {
 	a, k := c.API, c.API.Keystone
 	host, _, err := net.SplitHostPort(a.Listen)
 	keystone := a.Auth == "keystone"
+	clouded := k.Cloud != "" // then a file says what the settings would
 	_, proxies := limit.ParseClients(a.TrustedProxies)
 	const noServer = "%q is not an address such as https://keystone.example:5000"
 	return []check{
@@ -406,13 +412,16 @@ func (c Config) checkAPI() []check {
 		{(a.TLSCert == "") != (a.TLSKey == ""), "api.tls_cert", "and api.tls_key go together: set both, or neither"},
 		{a.Auth == "http_basic" && a.HtpasswdFile == "", "api.htpasswd_file",
 			"is needed when api.auth is http_basic: make one with htpasswd -B -c FILE NAME"},
-		{keystone && !isAddress(k.AuthURL), "api.keystone.auth_url", fmt.Sprintf(noServer, k.AuthURL)},
+		{keystone && !clouded && !isAddress(k.AuthURL), "api.keystone.auth_url", fmt.Sprintf(noServer, k.AuthURL)},
 		{keystone && k.PublicURL != "" && !isAddress(k.PublicURL), "api.keystone.public_url",
 			fmt.Sprintf(noServer, k.PublicURL)},
-		{keystone && k.Username == "", "api.keystone.username",
-			"is needed when api.auth is keystone: a user that may validate tokens"},
-		{keystone && (k.Password == "") == (k.PasswordFile == ""), "api.keystone.password",
-			"or api.keystone.password_file is needed, one of the two; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)"},
+		{keystone && !clouded && (k.Username == "") == (k.ApplicationCredential == ""), "api.keystone.username",
+			"or api.keystone.application_credential is needed when api.auth is keystone, one of the two: a user that may validate tokens"},
+		{keystone && clouded && cmp.Or(k.AuthURL, k.Username, k.ApplicationCredential, string(k.Password),
+			k.PasswordFile) != "", "api.keystone.cloud",
+			"says where Keystone is and as whom to log in: leave out api.keystone.auth_url, username, application_credential, password and password_file, or this"},
+		{keystone && !clouded && (k.Password == "") == (k.PasswordFile == ""), "api.keystone.password",
+			"or api.keystone.password_file is needed, one of the two: of the user, or the secret of the application credential; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)"},
 		{keystone && (k.CacheTime <= 0 || k.CacheTime > time.Minute), "api.keystone.cache_time",
 			fmt.Sprintf("%v is not between 0 and 1m: a revoked token would live that long", k.CacheTime)},
 		{c.Glance.URL != "" && c.Netboot.Interface == "" && c.Netboot.Address == "", "glance.url",

@@ -24,6 +24,7 @@ type Server struct {
 	projects map[string]string // name -> ID
 	catalog  map[string]string // service type -> URL
 	tokens   map[string]*token
+	keys     map[string]credential // by ID
 	made     int
 	life     time.Duration
 	asked    int
@@ -43,10 +44,12 @@ type token struct {
 	ends    time.Time
 }
 
+type credential struct{ secret, user, project string }
+
 // Start makes a Keystone that ends with the test.
 func Start(t testing.TB) *Server {
 	s := &Server{users: map[string]*user{}, projects: map[string]string{}, catalog: map[string]string{},
-		tokens: map[string]*token{}, life: time.Hour}
+		tokens: map[string]*token{}, keys: map[string]credential{}, life: time.Hour}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v3", s.version)
 	mux.HandleFunc("GET /v3/{$}", s.version)
@@ -73,6 +76,13 @@ func (s *Server) AddUser(name, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.users[name] = &user{name: name, password: password, roles: map[string][]string{}}
+}
+
+// AddCredential makes an application credential of a user for a project.
+func (s *Server) AddCredential(id, secret, user, project string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys[id] = credential{secret, user, project}
 }
 
 // SetPassword changes a user's password, which ends its tokens.
@@ -176,6 +186,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 				Password struct {
 					User struct{ Name, Password string }
 				}
+				Credential struct{ ID, Secret string } `json:"application_credential"`
 			}
 			Scope struct {
 				Project struct{ ID, Name string }
@@ -189,12 +200,17 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := s.users[in.Auth.Identity.Password.User.Name]
-	if u == nil || u.password != in.Auth.Identity.Password.User.Password {
+	u, sc := s.users[in.Auth.Identity.Password.User.Name], in.Auth.Scope
+	good := u != nil && u.password == in.Auth.Identity.Password.User.Password
+	if as := in.Auth.Identity.Credential; as.ID != "" { // it has its scope
+		k := s.keys[as.ID]
+		u, good = s.users[k.user], as.Secret == k.secret && k.user != "" && sc.Project.Name+sc.Project.ID == ""
+		sc.Project.Name = k.project
+	}
+	if !good {
 		refuse(w, http.StatusUnauthorized)
 		return
 	}
-	sc := in.Auth.Scope
 	t := &token{user: u, system: sc.System.All, project: sc.Project.Name, ends: time.Now().Add(s.life)}
 	for name, id := range s.projects {
 		if id == sc.Project.ID {
