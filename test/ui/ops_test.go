@@ -87,9 +87,9 @@ func TestPagesAboutTheSite(t *testing.T) {
 	_, set := keystone(t)
 	s := start(t, set...)
 	for _, tt := range []struct{ user, project, pages string }{
-		{"root", "", "Fleet Images Rules Pools Allocations Erasures Conductors Events Settings First steps"},
-		{"auditor", "", "Fleet Images Rules Pools Allocations Erasures Conductors Events Settings"},
-		{"rita", "web", "Fleet Images Allocations Erasures Events"},
+		{"root", "", "Fleet Images Rules Pools Allocations Reservations Erasures Conductors Events Settings First steps"},
+		{"auditor", "", "Fleet Images Rules Pools Allocations Reservations Erasures Conductors Events Settings"},
+		{"rita", "web", "Fleet Images Allocations Reservations Erasures Events"},
 	} {
 		p := open(t, s.d.URL)
 		p.visit("/ui/")
