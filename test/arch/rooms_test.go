@@ -65,6 +65,7 @@ var large = map[string]string{
 	"conductor/agents":       "the server side of the contract: one session with all that may come through it",
 	"conductor/api":          "one file per group of routes; what several need is in packages below",
 	"conductor/app":          "the wiring: it alone knows all parts",
+	"conductor/config":       "one table of all settings with their checks; what a rule is has a package",
 	"conductor/engine":       "the loop and the verbs; what needs nothing of it is in packages below",
 	"conductor/hardware/redfish": "one file per interface of the hardware type; what needs no driver is in packages" +
 		" below",
