@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/burnin"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/disk/erase"
+	"github.com/ingot-metal/ingot/agent/disk/export"
 	"github.com/ingot-metal/ingot/agent/disk/raid"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/image/configdrive"
@@ -42,6 +43,7 @@ type Machine interface {
 	Variables() (efivarfs.EFIVar, error)
 	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
 	LoadModule(ctx context.Context, name string) error
+	Export(ctx context.Context, t export.Target) (remove func() error, err error)
 	LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error
 }
 
@@ -69,6 +71,11 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 		{Run: image.WriteStep(m), Row: step.Row{Interface: "deploy", Name: "write_image", Args: image.WriteArgs,
 			Priority: step.In{step.Deploy: 80}, When: steparg.WhenDisk, Provides: []string{"image"},
 			Repeatable: true, Abortable: true, Stall: image.Stall}},
+		// on request, where the configuration allows it
+		{Run: export.Step(m), Row: step.Row{Interface: "deploy", Name: "export_disk", Args: export.Args,
+			When: steparg.WhenDisk, Provides: []string{"image"}, Abortable: true, Stall: export.Stall,
+			After:  []string{"burnin_disk", "erase_devices", "erase_devices_express", "erase_devices_metadata"},
+			Before: []string{"inject_files", "write_configdrive"}}},
 		{Run: configdrive.WriteStep(m), Row: step.Row{Interface: "deploy", Name: "write_configdrive",
 			Args: configdrive.WriteArgs, Priority: step.In{step.Deploy: 70}, When: steparg.WhenDrive,
 			After: []string{"write_image"}, Before: []string{"prepare_instance_boot"},

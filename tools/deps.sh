@@ -56,6 +56,7 @@ group() {
 		need gdisk "checks partition tables"
 		need fdisk "checks partition tables"
 		need zstd "makes and unpacks images"
+		need qemu-block-extra "writes an exported disk over iSCSI"
 		need xz-utils "packs images to unpack"
 		need lz4 "packs images to unpack"
 		need bzip2 "packs images to unpack"

@@ -607,6 +607,7 @@ func machinesReach(cfg config.Config, addr netip.Addr) netip.Addr {
 func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config {
 	c := engine.Config{
 		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5,
+		AllowExport:    cfg.Export.Allow,
 		AutomatedClean: cfg.Deploy.AutomatedClean, FastTrack: cfg.Deploy.FastTrack, BootMode: cfg.Deploy.BootMode,
 		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence,
 		MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries, PowerTimeout: cfg.Power.Timeout,

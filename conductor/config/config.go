@@ -50,6 +50,7 @@ type Config struct {
 	Peer     Peer     `yaml:"peer"`
 	Netboot  Netboot  `yaml:"netboot"`
 	Deploy   Deploy   `yaml:"deploy"`
+	Export   Export   `yaml:"export"`
 	Power    Power    `yaml:"power"`
 	Health   Health   `yaml:"health"`
 	Hardware Hardware `yaml:"hardware"`
@@ -283,6 +284,11 @@ type Netboot struct {
 	ImagesDir    string        `yaml:"images_dir"`
 	KernelParams string        `yaml:"kernel_params"`
 	TokenLife    time.Duration `yaml:"token_life"`
+}
+
+// Export configures whether machines' disks may be lent.
+type Export struct {
+	Allow bool `yaml:"allow"`
 }
 
 // Deploy configures the work on machines.

@@ -75,7 +75,8 @@ func (c *Config) sections() []section {
 				"HOST:PORT by which they reach this one. Empty: the address in peer.listen, or that towards the database, or, with that on this host, of agents.advertise."},
 		}},
 		{"Network boot", "", netbootSettings(&c.Netboot)},
-		{"Deployment", "", deploySettings(&c.Deploy)},
+		{"Deployment", "", append(deploySettings(&c.Deploy), setting{"export.allow", &c.Export.Allow, nil, nil,
+			"Allow deployments with the step export_disk, which lends the machine's disk to another host that writes it."})},
 		{"Power", "", []setting{
 			{"power.timeout", &c.Power.Timeout, time.Minute, positive{},
 				"Time that a machine may take to turn on or off after it was asked to."},

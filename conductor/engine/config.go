@@ -30,6 +30,7 @@ type Config struct {
 
 	AllowUnverified bool // deploy images without a digest
 	AllowMD5        bool // deploy images of which no more than an MD5 sum is known
+	AllowExport     bool // deployments may lend the machine's disk to another host
 	AutomatedClean  bool // clean on the way to available, unless the node says otherwise
 	// keep the agent between inspection, cleaning and deployment, unless the node's driver_info.fast_track says
 	// otherwise
@@ -129,7 +130,7 @@ func (e *Engine) planner() program.Planner {
 	c := &e.cfg
 	return program.Planner{
 		Site: e.site(), AgentSteps: c.AgentSteps, Priorities: c.Priorities, AutomatedClean: c.AutomatedClean,
-		LLDPTimeout: c.Inspection.LLDPTimeout,
+		LLDPTimeout: c.Inspection.LLDPTimeout, AllowExport: c.AllowExport,
 		Start: start.Options{Method: c.BootInstance, Signs: c.SignOfLife, PhoneHomeURL: c.PhoneHomeURL,
 			PhoneHomeKey: c.PhoneHomeKey, Drivers: e.drivers, Log: e.log},
 		Own: e.rows, Drivers: e.drivers, Plugs: e.plugs, Library: e.db,

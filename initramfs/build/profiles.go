@@ -40,7 +40,7 @@ const server = `
 	ipmi_si ipmi_devintf ipmi_ssif i2c_i801
 	tpm_tis tpm_crb
 	md_mod raid0 raid1 raid10 raid456 linear dm_mod dm_crypt dm_raid dm_mirror dm_snapshot
-	8021q bonding
+	8021q bonding target_core_iblock iscsi_target_mod
 	iTCO_wdt hpwdt i6300esb sp5100_tco
 	btrfs squashfs overlay`
 

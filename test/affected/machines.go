@@ -57,6 +57,7 @@ var machines = []line{
 		"agent/image/chunked agent/image/configdrive agent/image agent/image/sink agent/standalone images/..."},
 	{"test/machine:TestClockSetBack", "conductor/agents conductor/engine conductor/observe/shortage"},
 	{"test/machine:TestClocksDiffer", "conductor/member conductor/store/postgres"},
+	{"test/machine:TestExportedDiskIsWritten", "agent/disk/export agent/machine/linux"},
 	{"test/machine:TestKexecLocked", "agent/boot/kexec"},
 	{"test/machine:TestNoRandomGenerator", "initramfs/pid1"},
 	{"test/machine:TestRAIDBoots*", "agent/boot agent/disk/raid"},

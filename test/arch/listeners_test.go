@@ -59,7 +59,10 @@ var listeners = map[string][]string{
 	// Of machines: the swarm, the console of a rescued machine, a measurement of the network, and an image for the
 	// machine itself.
 	`agent/image/swarm: net.Listen("tcp", netip.AddrPortFrom(local, 0).String())`: {"agent/image/swarm.TestStrangers", "agent/image/swarm.TestListener", "agent/image/swarm.FuzzRequest"},
-	`agent/rescue: net.Listen("tcp", h.listen)`:                                   {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
+	`agent/disk/export: (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(a.Port))`: {
+		"agent/disk/export.TestOtherHostsAreRefused", "agent/disk/export.TestStoppedInTheMiddle",
+		"test/machine.TestExportedDiskIsWritten"},
+	`agent/rescue: net.Listen("tcp", h.listen)`: {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
 	// only where the boot parameters name an Ironic
 	`agent/ipa: net.Listen("tcp", at)`: {"test/attack.TestStrangersToCommandsOfAnAgent",
 		"test/attack.TestFloodOfAnAgentUnderIronic", "agent/ipa/command.FuzzCommand"},

@@ -59,6 +59,7 @@ var large = map[string]string{
 	"agent/machine/fake": "disks, ATA, NVMe, SCSI and Opal drives that behave: they share what a disk holds and what a" +
 		" power cut does to it",
 	"agent/machine/netup":    "DHCPv4, router advertisements, given addresses, bonds and VLANs of one set of links",
+	"agent/machine/linux":    "access to the kernel, one file for each part of it",
 	"agent/machine/passthru": "commands of ATA, NVMe, SCSI and Opal; one file each",
 	"tools/lab/bmc/redfish":  "one service: tree, sessions, accounts, who behaves how; machine parts have packages",
 	"conductor/access":       "three ways to log in and the one table of rules that they lead to",

@@ -67,17 +67,18 @@ var suites = []suite{
 
 // more lists the needs of single tests beyond those of their suite.
 var more = map[string][]string{
-	"test/e2e:TestServerProfile":           {made.RamdiskServer},
-	"test/e2e:TestZeroRebootServer":        {made.RamdiskServer, made.TinyFull}, // and with INGOT_FULL made.DebianFull
-	"test/e2e:TestLife":                    {made.RamdiskShell},
-	"test/machine:TestAgentOnServer":       {made.RamdiskServer},
-	"test/machine:TestEveryBusInAMachine":  {made.RamdiskFull},
-	"test/machine:TestEraseInMachine":      {made.RamdiskFull},
-	"test/machine:TestInventoryInMachine":  {made.RamdiskFull},
-	"test/machine:TestForms":               {made.Tiny4096},
-	"test/machine:TestPartitionImageBoots": {made.Tiny4096},
-	"images/build:TestDebian":              {made.Programs, made.Debian}, // which installs its packages
-	"images/build:TestTiny":                {made.Tiny},
+	"test/e2e:TestServerProfile":             {made.RamdiskServer},
+	"test/e2e:TestZeroRebootServer":          {made.RamdiskServer, made.TinyFull}, // and with INGOT_FULL made.DebianFull
+	"test/e2e:TestLife":                      {made.RamdiskShell},
+	"test/machine:TestAgentOnServer":         {made.RamdiskServer},
+	"test/machine:TestExportedDiskIsWritten": {made.RamdiskFull, made.Tiny},
+	"test/machine:TestEveryBusInAMachine":    {made.RamdiskFull},
+	"test/machine:TestEraseInMachine":        {made.RamdiskFull},
+	"test/machine:TestInventoryInMachine":    {made.RamdiskFull},
+	"test/machine:TestForms":                 {made.Tiny4096},
+	"test/machine:TestPartitionImageBoots":   {made.Tiny4096},
+	"images/build:TestDebian":                {made.Programs, made.Debian}, // which installs its packages
+	"images/build:TestTiny":                  {made.Tiny},
 }
 
 // costsText holds what jobs are expected to take, in seconds, by package and test; `make test-times UPDATE=1` writes

@@ -632,6 +632,17 @@ func (m *Disks) ReadRaw(ctx context.Context, path string, p []byte, off int64) e
 	return err
 }
 
+// Target is an exported disk. It is an alias of what package export declares.
+type Target = struct {
+	Name, Disk, Initiator, User, Password string
+	Port                                  int
+}
+
+// Export fails: the machine in memory has no target.
+func (m *Disks) Export(_ context.Context, t Target) (func() error, error) {
+	return nil, fmt.Errorf("export %s: %w", t.Disk, errors.ErrUnsupported)
+}
+
 // LoadModule fails: the machine in memory has no md driver.
 func (m *Disks) LoadModule(_ context.Context, name string) error {
 	return fmt.Errorf("load the kernel module %s: %w", name, errors.ErrUnsupported)

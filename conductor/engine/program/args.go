@@ -57,8 +57,10 @@ func (m Planner) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if err := m.workloadArgs(n, args); err != nil {
 			return nil, err
 		}
-	case "inject_files":
-		instance.CA(n, args)
+	case "inject_files", stepExport:
+		if s.Name != stepExport {
+			instance.CA(n, args)
+		}
 		hints, err := instance.RootDevice(n)
 		if err != nil {
 			return nil, err

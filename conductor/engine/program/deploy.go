@@ -101,6 +101,9 @@ func (m Planner) has(n *node.Node, asked []node.JobStep, given json.RawMessage) 
 			return m.custom(n, given)
 		}
 	}
+	if asks(asked, stepExport) {
+		return m.lends(n, asked, given)
+	}
 	if err := m.Site.CheckImage(n); err != nil {
 		return nil, start.Args{}, err
 	}

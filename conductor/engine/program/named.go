@@ -96,6 +96,9 @@ func (m Planner) named(n *node.Node, phase node.Phase, a node.JobStep) (s node.J
 	if s, ok, err := m.askPlug(n, phase, a); ok || err != nil {
 		return s, r, err
 	}
+	if err := m.mayLend(phase, a); err != nil {
+		return s, r, err
+	}
 	r, err = m.AgentSteps.Ask(a)
 	return catalog.InBand(r, a.Args, a.Priority), r, err
 }

@@ -27,6 +27,7 @@ type Planner struct {
 	// of steps ("interface.step") other than their own, by phase; 0 leaves a step out
 	Priorities     map[node.Phase]map[string]int
 	AutomatedClean bool          // clean on the way to available, unless the node says otherwise
+	AllowExport    bool          // a deployment may lend the machine's disk to another host
 	LLDPTimeout    time.Duration // how long an inspection listens for switches
 
 	Own     []steparg.Row // the conductor's own steps
@@ -156,6 +157,9 @@ func (m Planner) Check(n *node.Node, steps []node.JobStep) error {
 func (m Planner) phase(n *node.Node, phase node.Phase, with map[string]bool) []node.JobStep {
 	steps := append(m.own(phase, with), m.plugSteps(n, phase)...)
 	for _, r := range m.AgentSteps {
+		if with[lent] && slices.Contains(r.Provides, "image") {
+			continue // what another host writes
+		}
 		if p := m.priority(phase, r); p > 0 && with[steparg.WhenAgent] && with[r.When] {
 			steps = append(steps, catalog.InBand(r, nil, p))
 		}

@@ -167,7 +167,8 @@ func fill(ctx context.Context, name, source, dir string) error {
 		RamdiskShell:  {Profile: "lab", Shell: true},
 		RamdiskServer: {Profile: "server"},
 		// The cloud kernel has neither SATA nor e1000.
-		RamdiskFull: {Profile: "lab", Kernel: kernel.Full, Modules: []string{"xhci_pci", "bonding", "8021q"}},
+		RamdiskFull: {Profile: "lab", Kernel: kernel.Full, Modules: []string{"xhci_pci", "bonding", "8021q",
+			"target_core_iblock", "iscsi_target_mod"}},
 	}[name]
 	bin, err := Make(ctx, Programs)
 	if err != nil {
