@@ -20,7 +20,7 @@ import (
 )
 
 // TestExportIsTaken: the openstack command carries out what ingot export ironic writes, and another conductor then has
-// what the first one has. Here that is another Ingot; test/openstack/moving does it with Ironic.
+// what the first one has. The other one is an Ingot here, too.
 func TestExportIsTaken(t *testing.T) {
 	kit.NeedPrograms(t, "curl")
 	a := bench.Start(t, nil)
