@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -76,8 +75,8 @@ func TestExportInPlaceOfAnImage(t *testing.T) {
 		!strings.Contains(given, `"root_device":{"name":"/dev/vda"}`) {
 		t.Errorf("%d exports, %d images written, the disk has %q; the step got %s", runs, m.writes, m.content, given)
 	}
-	if text := fmt.Sprintf("%s", w.current().eng.planner().Shown(json.RawMessage(given))); strings.Contains(text,
-		"canary") {
+	text := string(w.current().eng.planner().Shown(json.RawMessage(given)))
+	if strings.Contains(text, "canary") {
 		t.Errorf("the arguments are shown with the password: %s", text)
 	}
 }
