@@ -33,6 +33,9 @@ type owners struct {
 
 func (o *owners) set(addr string) { o.mu.Lock(); o.owner = addr; o.mu.Unlock() }
 
+// count is how often it was asked for an owner.
+func (o *owners) count() int { o.mu.Lock(); defer o.mu.Unlock(); return o.asked }
+
 // peer is one of several conductors on one store, with one CA.
 type peer struct {
 	*agents.Server
@@ -322,10 +325,13 @@ func TestLostElsewhere(t *testing.T) {
 		}
 		wait(t, "a session", func() bool { return p.brain.upCount() == i+1 })
 		o.set(owner)
+		before := o.count()
 		if err := closeConn(); err != nil {
 			t.Fatal(err)
 		}
-		wait(t, "the session's end", func() bool { return !p.Connected(n.UUID) })
+		wait(t, "the session's end, and a look whose the node is", func() bool {
+			return !p.Connected(n.UUID) && o.count() > before
+		})
 	}
 	p.stop()
 	if len(p.brain.lost) != 1 {

@@ -191,13 +191,17 @@ func (p *page) theme(name string) {
 // js evaluates an expression, which may be a promise, and decodes its value.
 func js[T any](p *page, expression string) T {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, 2*time.Minute)
-	defer cancel()
-	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	v, err := evaluate[T](p, expression)
 	if err != nil {
 		p.Fatalf("%.300s: %v", expression, err)
 	}
 	return v
+}
+
+func evaluate[T any](p *page, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, 2*time.Minute)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
 // does has the page do something, without a value.
@@ -206,13 +210,20 @@ func (p *page) does(script string) {
 	js[bool](p, "(async () => { await ("+script+"); return true; })()")
 }
 
-// until waits until an expression is true.
+// until waits until an expression is true. A page that gives way to another one meanwhile has no answer, and is asked
+// again.
 func (p *page) until(expression string) {
 	p.Helper()
 	deadline := time.Now().Add(patience)
-	for !js[bool](p, "!!("+expression+")") {
-		if time.Now().After(deadline) {
-			p.Fatalf("after %v still not: %s\nthe page shows: %.3000s", patience, expression, p.text())
+	for {
+		ok, err := evaluate[bool](p, "!!("+expression+")")
+		switch {
+		case ok && err == nil:
+			return
+		case err != nil && !strings.Contains(err.Error(), "navigated or closed"):
+			p.Fatalf("%.300s: %v", expression, err)
+		case time.Now().After(deadline):
+			p.Fatalf("after %v still not: %s (%v)\nthe page shows: %.3000s", patience, expression, err, p.text())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
