@@ -164,12 +164,17 @@ func TestHandOverWhileTheControllerIsAsked(t *testing.T) {
 			return err
 		},
 	} {
+		w.settled(m) // a worker that has not ended would have the machine left out
 		goesOn, hung, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		var once sync.Once
 		hang := func() { once.Do(func() { close(hung); <-goesOn }) }
 		m.hang.Store(&hang)
 		go func() { ended <- ask() }()
-		<-hung
+		select {
+		case <-hung:
+		case err := <-ended:
+			t.Fatalf("%s: the controller was not asked (%v)", what, err)
+		}
 		var locked *LockedError
 		if err := c1.eng.HandOver(t.Context(), m.id, "c2"); !errors.As(err, &locked) {
 			t.Errorf("handing over while %s = %v, want a LockedError", what, err)
@@ -179,6 +184,7 @@ func TestHandOverWhileTheControllerIsAsked(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	w.settled(m)
 	calls := 0
 	m.mu.Lock()
 	m.callErr = func(string) error { calls++; return nil }
