@@ -56,7 +56,7 @@ var Args = []step.Arg{
 	{Name: "window", Type: "integer", Min: step.Limit(30), Max: step.Limit(86400),
 		Description: "seconds (default 3600)"},
 	{Name: "quiet", Type: "integer", Min: step.Limit(1), Max: step.Limit(600),
-		Description: "seconds without a session that end it (default 10)"},
+		Description: "seconds after its last logout (default 10)"},
 }
 
 type args struct {
@@ -94,8 +94,8 @@ type Result struct {
 	Partitions []disk.Partition `json:"partitions"`
 }
 
-// Step exports the disk, and waits until it was written: until an initiator has been there and none is any more. If
-// stopped, the disk has no partition table.
+// Step exports the disk, and waits until it was written: until an initiator has logged out and none is there any more.
+// If stopped, the disk has no partition table.
 func Step(m machine) step.Func {
 	return step.With(func(ctx context.Context, c *step.Call, a args) (step.Outcome, error) {
 		disk.SetPending(c.Facts, nil)
@@ -206,7 +206,7 @@ func read(dev disk.Device, d disk.Disk) (*disk.Pending, error) {
 func (a *args) lend(ctx context.Context, m machine, c *step.Call, from netip.Addr, r *Result) (err error) {
 	window := time.Duration(a.Window) * time.Second
 	ctx, cancel := context.WithTimeoutCause(ctx, window,
-		step.Failf("give the step a longer window, or see why the initiator did not end",
+		step.Failf("give the step a longer window, or see why the initiator did not log out",
 			"the disk was not written within %s", window))
 	defer cancel()
 	inner := a.Port + 1 // of loopback
@@ -214,25 +214,20 @@ func (a *args) lend(ctx context.Context, m machine, c *step.Call, from netip.Add
 	if err != nil {
 		return fmt.Errorf("listen for the initiator: %w", err)
 	}
-	g := &gate{from: from, inner: inner, log: c.Log, open: map[net.Conn]bool{}}
-	served := make(chan error, 1)
-	defer func() {
-		cerr := ln.Close()
-		<-served
-		g.end()
-		err = errors.Join(err, cerr)
-	}()
-	go func() { served <- g.serve(ctx, ln) }()
 	remove, err := m.Export(ctx, Target{Name: Name, Disk: r.Disk.Name, Initiator: a.Initiator, User: a.User,
 		Password: a.Password, Port: inner})
 	if err != nil {
-		return err
+		return errors.Join(err, ln.Close())
 	}
+	g := &gate{from: from, inner: inner, log: c.Log, open: map[net.Conn]bool{}}
+	served := make(chan error, 1)
+	go func() { served <- g.serve(ctx, ln) }()
 	defer func() {
+		cerr := ln.Close()
+		<-served
 		g.end() // first: the kernel waits for sessions to end
-		err = errors.Join(err, remove())
+		err = errors.Join(err, cerr, remove())
 	}()
-	g.admit()
 	c.Log.Info("the disk is exported", "disk", r.Disk.Name, "target", Name, "port", a.Port, "from", from,
 		"window", window)
 	return g.wait(ctx, c, time.Duration(a.Quiet)*time.Second, r)
@@ -248,26 +243,19 @@ type gate struct {
 	log   *slog.Logger
 
 	mu       sync.Mutex
-	ready    bool
 	open     map[net.Conn]bool
 	sessions sync.WaitGroup
 	first    time.Time // of a connection that has brought something
 	last     time.Time // a connection ended
-	received int64
-	refused  int
+	// loggedOut says that the last one to end did so by a request of the initiator.
+	loggedOut bool
+	received  int64
+	refused   int
 }
 
-// admit lets connections in.
-func (g *gate) admit() {
-	g.mu.Lock()
-	g.ready = true
-	g.mu.Unlock()
-}
-
-// end closes all connections and lets none in.
+// end closes all connections, when none is accepted any more.
 func (g *gate) end() {
 	g.mu.Lock()
-	g.ready = false
 	for c := range g.open {
 		_ = c.Close() // what it transferred does not count
 	}
@@ -298,8 +286,7 @@ func (g *gate) take(c net.Conn) bool {
 	at, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err != nil || at.Addr().Unmap().WithZone("") != g.from.WithZone("") || !g.ready ||
-		len(g.open) >= mostConnections {
+	if err != nil || at.Addr().Unmap().WithZone("") != g.from.WithZone("") || len(g.open) >= mostConnections {
 		if g.refused++; g.refused < 10 {
 			g.log.Warn("a connection to the exported disk was refused", "from", c.RemoteAddr())
 		}
@@ -312,6 +299,7 @@ func (g *gate) take(c net.Conn) bool {
 
 // pass carries bytes between an initiator and the target.
 func (g *gate) pass(ctx context.Context, c net.Conn) {
+	loggedOut := false
 	target, err := (&net.Dialer{}).DialContext(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(g.inner))
 	if err != nil {
 		g.log.Warn("connect to the target", "err", err)
@@ -322,36 +310,71 @@ func (g *gate) pass(ctx context.Context, c net.Conn) {
 			_, _ = io.Copy(c, target) // an end of either side ends both
 			_ = c.Close()
 		}()
-		g.count(c, target)
+		loggedOut = g.count(c, target)
 		_ = target.Close()
 		<-back
 	}
 	_ = c.Close()
 	g.mu.Lock()
 	delete(g.open, c)
-	g.last = time.Now()
+	g.last, g.loggedOut = time.Now(), loggedOut
 	g.mu.Unlock()
+	if !loggedOut && ctx.Err() == nil {
+		g.log.Warn("an initiator went away without logging out: the disk does not count as written", "from",
+			c.RemoteAddr())
+	}
 }
 
-// piece is how many bytes are copied between two looks at how many came.
-const piece = 16 << 20
+// piece is how many bytes are copied at a time.
+const piece = 256 << 10
 
-// count copies what the initiator sends.
-func (g *gate) count(from, to net.Conn) {
+// count copies what the initiator sends, and reports whether it logged out at the end: a connection that merely broke,
+// or whose program was killed, looks the same otherwise.
+func (g *gate) count(from io.Reader, to io.Writer) (loggedOut bool) {
+	buf := make([]byte, piece)
+	var last []byte
 	for {
-		n, err := io.CopyN(to, from, piece)
+		n, err := from.Read(buf)
 		g.mu.Lock()
-		if g.received += n; n > 0 && g.first.IsZero() {
+		if g.received += int64(n); n > 0 && g.first.IsZero() {
 			g.first = time.Now()
 		}
 		g.mu.Unlock()
+		last = append(last, buf[max(0, n-logoutSize-digestSize):n]...)
+		last = last[max(0, len(last)-logoutSize-digestSize):]
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				return false
+			}
+		}
 		if err != nil {
-			return
+			return isLogout(last)
 		}
 	}
 }
 
-// wait returns when an initiator has written, and no connection has been there for quiet.
+// A request to log out has a header alone (RFC 7143, 11.14), which may have a digest after it.
+const (
+	logoutSize = 48
+	digestSize = 4
+)
+
+// isLogout reports whether the end of what an initiator has sent is a request to log out.
+func isLogout(last []byte) bool {
+	for _, after := range []int{0, digestSize} {
+		at := len(last) - after - logoutSize
+		if at < 0 {
+			continue
+		}
+		h := last[at:]
+		if h[0]&0x3f == 0x06 && h[1]&0x7f <= 1 && [14]byte(h[2:16]) == [14]byte{} {
+			return true // of the session, or of the connection
+		}
+	}
+	return false
+}
+
+// wait returns when an initiator has written and logged out, and no connection has been there for quiet.
 func (g *gate) wait(ctx context.Context, c *step.Call, quiet time.Duration, r *Result) error {
 	tick := time.NewTicker(min(time.Second, quiet/4))
 	defer tick.Stop()
@@ -362,7 +385,7 @@ func (g *gate) wait(ctx context.Context, c *step.Call, quiet time.Duration, r *R
 		case <-tick.C:
 		}
 		g.mu.Lock()
-		n, received, first, last := len(g.open), g.received, g.first, g.last
+		n, received, first, last, loggedOut := len(g.open), g.received, g.first, g.last, g.loggedOut
 		g.mu.Unlock()
 		phase := "wait for the initiator"
 		if n > 0 {
@@ -370,7 +393,7 @@ func (g *gate) wait(ctx context.Context, c *step.Call, quiet time.Duration, r *R
 		}
 		c.Report(step.Progress{Phase: phase, Bytes: uint64(received), Total: uint64(r.Disk.Size)})
 		// Logging in and looking at the disk takes some KiB; a system is larger.
-		if n == 0 && received > 1<<20 && time.Since(last) > quiet {
+		if n == 0 && loggedOut && received > 1<<20 && time.Since(last) > quiet {
 			r.Received, r.Seconds = received, last.Sub(first).Seconds()
 			return nil
 		}

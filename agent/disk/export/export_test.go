@@ -24,17 +24,18 @@ const mib = 1 << 20
 // lender is a machine whose target writes what comes, from the start of the disk on.
 type lender struct {
 	*fake.Disks
+	t        *testing.T
 	mu       sync.Mutex
 	exported bool
 	times    int
 }
 
-func (l *lender) Export(ctx context.Context, t Target) (func() error, error) {
-	dev, err := l.OpenExclusive(ctx, t.Disk) // as the kernel does
+func (l *lender) Export(ctx context.Context, as Target) (func() error, error) {
+	dev, err := l.OpenExclusive(ctx, as.Disk) // as the kernel does
 	if err != nil {
 		return nil, err
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(t.Port))
+	ln, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(as.Port))
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
@@ -47,7 +48,18 @@ func (l *lender) Export(ctx context.Context, t Target) (func() error, error) {
 			}
 			all.Go(func() {
 				defer c.Close()
-				_, _ = io.Copy(io.NewOffsetWriter(dev, 0), c) // an end is an end
+				for at, buf := int64(0), disk.Aligned(mib); ; at += mib {
+					n, err := io.ReadFull(c, buf)
+					clear(buf[n:]) // the device takes whole sectors only
+					if n > 0 {
+						if _, werr := dev.WriteAt(buf, at); werr != nil {
+							l.t.Error(werr)
+						}
+					}
+					if err != nil { // an end is an end
+						return
+					}
+				}
 			})
 		}
 	})
@@ -87,7 +99,8 @@ type bench struct {
 // begin starts the step with arguments beside those that it needs.
 func begin(t *testing.T, more map[string]any) *bench {
 	t.Helper()
-	b := &bench{t: t, m: &lender{Disks: fake.NewDisks(t.TempDir())}, facts: &step.Facts{}, over: make(chan struct{})}
+	b := &bench{t: t, m: &lender{Disks: fake.NewDisks(t.TempDir()), t: t}, facts: &step.Facts{},
+		over: make(chan struct{})}
 	b.disk = b.m.Add(fake.DiskSpec{Name: "vda", Serial: "s", Size: 8 << 30, Fill: 0xa5})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -164,19 +177,28 @@ func image() []byte {
 	return b
 }
 
+// leave logs out and closes the connection.
+func leave(t *testing.T, c net.Conn) {
+	t.Helper()
+	if _, err := c.Write(append([]byte{0x46, 0x80}, make([]byte, logoutSize-2)...)); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
 func TestDiskIsWritten(t *testing.T) {
 	b := begin(t, nil)
 	c := b.connect()
 	if _, err := c.Write(image()); err != nil {
 		t.Fatal(err)
 	}
-	c.Close()
+	leave(t, c)
 	b.end()
 	if b.err != nil {
 		t.Fatal(b.err)
 	}
 	r := b.out.Result.(Result)
-	if r.Received != 3*mib || r.Table != "mbr" || len(r.Partitions) != 1 || r.Disk.Serial != "s" {
+	if r.Received != 3*mib+logoutSize || r.Table != "mbr" || len(r.Partitions) != 1 || r.Disk.Serial != "s" {
 		t.Errorf("result %+v", r)
 	}
 	at := make([]byte, 1)
@@ -244,6 +266,39 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// TestInitiatorThatDies: one that goes away without logging out may have written a part only.
+func TestInitiatorThatDies(t *testing.T) {
+	b := begin(t, map[string]any{"window": 4})
+	c := b.connect()
+	if _, err := c.Write(image()); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	b.end()
+	if b.err == nil || !strings.Contains(b.err.Error(), "was not written within 4s") {
+		t.Errorf("the step ends with %v", b.err)
+	}
+}
+
+func TestIsLogout(t *testing.T) {
+	header := append([]byte{0x46, 0x80}, make([]byte, logoutSize-2)...)
+	header[16] = 7 // its tag
+	write := append([]byte{0x01, 0x80}, header[2:]...)
+	for name, c := range map[string]struct {
+		last []byte
+		want bool
+	}{
+		"nothing": {nil, false}, "a part": {header[1:], false}, "a logout": {header, true},
+		"with a digest": {append(append([]byte{}, header...), 1, 2, 3, 4), true},
+		"after others":  {append([]byte{9, 9, 9, 9}, header...), true}, "a write": {write, false},
+		"zeros": {make([]byte, logoutSize+digestSize), false},
+	} {
+		if got := isLogout(c.last); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // TestNothingBootable: what has no partition table is refused, and does not boot.
 func TestNothingBootable(t *testing.T) {
 	b := begin(t, nil)
@@ -251,7 +306,7 @@ func TestNothingBootable(t *testing.T) {
 	if _, err := c.Write(make([]byte, 3*mib)); err != nil {
 		t.Fatal(err)
 	}
-	c.Close()
+	leave(t, c)
 	b.end()
 	if b.err == nil || !strings.Contains(b.err.Error(), "partition table") {
 		t.Errorf("the step ends with %v", b.err)
