@@ -254,6 +254,7 @@ func TestLogins(t *testing.T) {
 	k.Grant("ada", "", "admin")
 	k.Grant("ada", "metal", "admin")
 	k.AddEndpoint("baremetal", url)
+	k.AddCredential("key", "k3y-of-ada", "ada", "metal")
 	rec.check = func(r *http.Request) bool {
 		u, p, _ := r.BasicAuth()
 		return r.Header.Get("X-Auth-Token") != "" || u == "ada" && p == "s3cret"
@@ -267,10 +268,13 @@ func TestLogins(t *testing.T) {
   basic:
     auth_type: http_basic
     auth: {endpoint: %q, username: ada, password: s3cret}
+  key:
+    auth_type: v3applicationcredential
+    auth: {auth_url: %q, application_credential_id: key, application_credential_secret: k3y-of-ada}
   open:
     auth_type: none
     baremetal_endpoint_override: %q
-`, k.URL+"/v3", url, url), 0o600); err != nil {
+`, k.URL+"/v3", url, k.URL+"/v3", url), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ca := filepath.Join(dir, "ca.pem")
@@ -279,6 +283,8 @@ func TestLogins(t *testing.T) {
 	}
 	user := map[string]string{"OS_AUTH_URL": k.URL + "/v3", "OS_USERNAME": "ada", "OS_PASSWORD": "s3cret",
 		"OS_USER_DOMAIN_ID": "default"}
+	key := map[string]string{"OS_AUTH_URL": k.URL + "/v3", "OS_AUTH_TYPE": "v3applicationcredential",
+		"OS_APPLICATION_CREDENTIAL_ID": "key", "OS_APPLICATION_CREDENTIAL_SECRET": "k3y-of-ada"}
 	for _, c := range []struct {
 		name, address, cloud string
 		env                  map[string]string
@@ -290,6 +296,10 @@ func TestLogins(t *testing.T) {
 		{"Keystone, another address", "http://127.0.0.1:1", "", with(user, "OS_SYSTEM_SCOPE", "all"), "refused"},
 		{"wrong password", "", "", with(user, "OS_SYSTEM_SCOPE", "all", "OS_PASSWORD", "wr0ng"), "log in to Keystone"},
 		{"no scope", "", "", user, "OS_PROJECT_NAME"},
+		{"application credential", "", "", key, ""},
+		{"wrong application credential", "", "", with(key, "OS_APPLICATION_CREDENTIAL_SECRET", "wr0ng"),
+			"log in to Keystone"},
+		{"cloud with an application credential", "", "key", map[string]string{"OS_CLIENT_CONFIG_FILE": file}, ""},
 		{"cloud", "", "keystone", map[string]string{"OS_CLIENT_CONFIG_FILE": file}, ""},
 		{"cloud with HTTP basic", "", "", map[string]string{"OS_CLIENT_CONFIG_FILE": file, "OS_CLOUD": "basic"}, ""},
 		{"cloud without login", "", "open", map[string]string{"OS_CLIENT_CONFIG_FILE": file}, "401"},
@@ -312,7 +322,8 @@ func TestLogins(t *testing.T) {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
-				strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "wr0ng")):
+				slices.ContainsFunc([]string{"s3cret", "k3y-of-ada", "wr0ng"},
+					func(secret string) bool { return strings.Contains(err.Error(), secret) })):
 				t.Errorf("%v, want an error with %q", err, c.want)
 			}
 		})
