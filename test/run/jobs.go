@@ -42,6 +42,7 @@ var suites = []suite{
 	{pkg: "test/openstack", needs: []string{made.Programs, made.OpenStack}},
 	{pkg: "test/openstack/demo", needs: []string{made.Programs}},
 	{pkg: "test/openstack/underironic", needs: []string{made.Programs}},
+	{pkg: "test/openstack/moving", needs: []string{made.Programs}},
 	{pkg: "test/packages"},
 	{pkg: "test/ui", needs: []string{made.Programs}},
 	{pkg: "test/chaos", last: true, needs: []string{made.Programs}},

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -113,4 +114,23 @@ rm "$out"
 [ "$code" = 200 ]
 `, server.URL))
 	return folder
+}
+
+// Commands are those of a page that it leaves to the test that calls this, in blocks marked as
+// "sh no-run: test/FOLDER.TestName runs it". Pairs of places name others for those of the page.
+func Commands(t testing.TB, page string, places ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	block := regexp.MustCompile("(?ms)^```sh no-run: test/[a-z/]+\\." + t.Name() + " runs it\n(.*?)^```$")
+	for _, b := range block.FindAllStringSubmatch(string(text), -1) {
+		out.WriteString(b[1])
+	}
+	if out.Len() == 0 {
+		t.Fatalf("%s has no commands for %s", page, t.Name())
+	}
+	return strings.NewReplacer(places...).Replace(out.String())
 }
