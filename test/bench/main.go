@@ -57,6 +57,11 @@ func command(ctx context.Context, args []string) error {
 	case len(args) == 3 && args[0] == "serve":
 		return serve(ctx, args[1], args[2])
 	}
+	for _, name := range []string{"GOGC", "GOMEMLIMIT"} { // the writers' memory is as on a machine
+		if err := os.Unsetenv(name); err != nil {
+			return fmt.Errorf("clear %s: %w", name, err)
+		}
+	}
 	var b bench
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.IntVar(&b.rounds, "n", 5, "rounds of every comparison")

@@ -126,44 +126,31 @@ func (m *Member) bring(i int, nb *neighbour) bool {
 	return p != nil
 }
 
-// choosePeer picks the rarest wanted chunk that a neighbour can send now.
+// choosePeer picks a neighbour that can send now, and of its wanted chunks the rarest. The neighbour comes first: if
+// all members wanted the rarest chunk of all, the few that have it would refuse most of them while other uplinks are
+// idle.
 func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
 	if !m.down.open() {
 		return -1, nil
 	}
-	free := make([]*neighbour, 0, len(m.near))
 	most := 2
 	if len(m.near) <= 3 {
 		most = 4
 	}
+	free := make([]*neighbour, 0, len(m.near))
 	for _, nb := range m.near {
 		if nb.active < most && !now.Before(nb.after) {
 			free = append(free, nb)
 		}
 	}
-	if len(free) == 0 {
-		return -1, nil
-	}
-	best := m.rarest(1, func(i int) bool {
-		return m.avail[i] > 0 && slices.ContainsFunc(free, func(nb *neighbour) bool { return nb.have.has(i) })
-	})
-	if best < 0 {
-		return -1, nil
-	}
-	var from *neighbour
-	ties := 0
+	rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+	slices.SortStableFunc(free, func(a, b *neighbour) int { return a.active - b.active })
 	for _, nb := range free {
-		switch {
-		case !nb.have.has(best):
-		case from == nil || nb.active < from.active:
-			from, ties = nb, 1
-		case nb.active == from.active:
-			if ties++; rand.IntN(ties) == 0 {
-				from = nb
-			}
+		if i := m.rarest(1, nb.have.has); i >= 0 {
+			return i, nb
 		}
 	}
-	return best, from
+	return -1, nil
 }
 
 // chooseOrigin picks a chunk to fetch from the origin, or -1 if this agent should wait.

@@ -12,7 +12,7 @@
 //
 // To fetch each chunk from the origin once, agents use the conductor's list of seeds: the chunks are divided among
 // them, and the other agents wait for chunks from neighbours. The wait is bounded: an agent that sees no progress uses
-// the origin itself. Next returns the chunk to process next, rarest first.
+// the origin itself. Next returns the chunk to process next.
 package swarm
 
 import (
