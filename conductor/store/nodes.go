@@ -226,14 +226,15 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 		return nil, err
 	}
 	s.noteUser(effects)
-	return n, s.putAlso(tx, id, effects)
+	return n, s.putAlso(tx, n, effects)
 }
 
 // putAlso writes what came along with a change of a node.
-func (s *Store) putAlso(tx *txn, id string, effects node.SideEffects) error {
+func (s *Store) putAlso(tx *txn, n *node.Node, effects node.SideEffects) error {
+	id := n.UUID
 	for _, h := range effects.History {
 		h.NodeUUID = id
-		if err := s.addHistory(tx, h); err != nil {
+		if err := s.addHistory(tx, h, n); err != nil {
 			return err
 		}
 	}
@@ -318,7 +319,7 @@ func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
 		err = s.updateNode(tx, n, r, before)
 	}
 	if err != nil {
-		return fmt.Errorf("write node: %w", err)
+		return err
 	}
 	was := cmp.Or(before, &row{})
 	if !bytes.Equal(r.drive, was.drive) {
@@ -344,13 +345,17 @@ var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at,
 func (s *Store) insertNode(tx *txn, n *node.Node, r row) error {
 	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc),
 		s.sealer.Seal("node "+n.UUID, r.secret)}, r.columns...)
-	if inserted, err := tx.changed(insertStatement, args...); err != nil || inserted {
-		return err
+	inserted, err := tx.changed(insertStatement, args...)
+	if err != nil {
+		return fmt.Errorf("write node: %w", err)
+	}
+	if inserted {
+		return nil
 	}
 	if err := uniqueNode(tx, n, nil); err != nil {
 		return err
 	}
-	return errors.New("the database refused it as a duplicate of a node that can't be found")
+	return errors.New("write node: the database refused it as a duplicate of a node that can't be found")
 }
 
 // updateNode writes what differs: an index over a column that stays as it is need not be touched.
@@ -365,14 +370,12 @@ func (s *Store) updateNode(tx *txn, n *node.Node, r row, before *row) error {
 			set, args = set+", "+c+" = ?", append(args, r.columns[i])
 		}
 	}
-	_, err := tx.Exec(set+" WHERE uuid = ?", append(args, n.UUID)...)
-	return err
+	return tx.exec("write node", set+" WHERE uuid = ?", append(args, n.UUID)...)
 }
 
 func (s *Store) putDrive(tx *txn, id string, drive []byte) error {
 	if drive == nil {
-		_, err := tx.Exec(`DELETE FROM config_drives WHERE node_uuid = ?`, id)
-		return err
+		return tx.exec("delete config drive", `DELETE FROM config_drives WHERE node_uuid = ?`, id)
 	}
 	return tx.exec("write config drive", `INSERT INTO config_drives (node_uuid, sealed) VALUES (?, ?)
 		ON CONFLICT (node_uuid) DO UPDATE SET sealed = excluded.sealed`, id,

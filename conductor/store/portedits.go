@@ -38,7 +38,7 @@ func (s *Store) editPorts(tx *txn, id string, effects node.SideEffects) error {
 		var ref *ReferenceError
 		if errors.As(err, &dup) || errors.As(err, &ref) {
 			err = s.addHistory(tx, node.HistoryEntry{NodeUUID: id, Type: "monitoring", Severity: "WARNING",
-				Event: fmt.Sprintf("port %s is not changed as the inspection has it: %v", p.Address, err)})
+				Event: fmt.Sprintf("port %s is not changed as the inspection has it: %v", p.Address, err)}, nil)
 		}
 		if err != nil {
 			return fmt.Errorf("change port %s: %w", e.Is.UUID, err)

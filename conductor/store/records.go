@@ -20,7 +20,7 @@ import (
 
 // AddHistory adds a line to a node's history; UUID and time are filled in when empty.
 func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
-	return s.write(ctx, func(tx *txn) error { return s.addHistory(tx, h) })
+	return s.write(ctx, func(tx *txn) error { return s.addHistory(tx, h, nil) })
 }
 
 // maxSentence is how long a sentence of a record may be, in bytes; maxEvent is how long one of the history may be, of
@@ -46,7 +46,8 @@ func event(s string) string {
 	return strings.ToValidUTF8(s[:half], "") + gap + strings.ToValidUTF8(s[len(s)-half:], "")
 }
 
-func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
+// addHistory adds a line to the history of a node, which is n as this transaction has stored it; nil: it is read.
+func (s *Store) addHistory(tx *txn, h node.HistoryEntry, n *node.Node) error {
 	h.UUID, h.Severity = cmp.Or(h.UUID, uuid.NewString()), cmp.Or(h.Severity, "INFO")
 	if h.At.IsZero() {
 		h.At = s.now()
@@ -57,7 +58,10 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	}
 	if h.State == "" && !h.Foreign {
 		var since time.Time
-		if err := tx.QueryRow(
+		if n != nil {
+			h.State, h.Target = n.Provision, n.TargetProvision
+			since = fromMicros(micros(n.ProvisionUpdatedAt))
+		} else if err := tx.QueryRow(
 			`SELECT provision_state, target_provision_state, provision_updated_at FROM nodes WHERE uuid = ?`,
 			id).Scan(&h.State, &h.Target, timeColumn{&since}); err != nil {
 			return fmt.Errorf("write history: node %s: %w", h.NodeUUID, notFound(err))
@@ -65,10 +69,17 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 		h.Seconds = node.WholeSeconds(since, h.At)
 	}
 	asked := s.notes.asked && h.User == s.notes.by.User
-	written, err := tx.changed(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked, state, target, seconds)
-		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ?, ?, ?, ? FROM nodes WHERE uuid = ?`,
-		h.UUID, micros(h.At), h.Type, h.Severity, event(h.Event), h.Conductor, h.User, h.Project, bit(asked), h.State,
-		h.Target, h.Seconds, id)
+	const insert = `INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked, state, target, seconds)
+		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ?, ?, ?, ? FROM nodes WHERE uuid = ?`
+	args := []any{h.UUID, micros(h.At), h.Type, h.Severity, event(h.Event), h.Conductor, h.User, h.Project, bit(asked),
+		h.State, h.Target, h.Seconds, id}
+	if n != nil {
+		if err := tx.exec("write history", insert, args...); err != nil {
+			return err
+		}
+		return s.trimHistory(tx, id, asked)
+	}
+	written, err := tx.changed(insert, args...)
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}

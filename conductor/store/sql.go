@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
 )
 
 // queryer is a transaction or the pool of readers.
@@ -81,8 +83,12 @@ func writing[T any](ctx context.Context, s *Store, f func(tx *txn) (T, error)) (
 	return out, err
 }
 
-// exec runs a statement. what begins an error.
+// exec runs a statement, or keeps it back. what begins an error.
 func (t *txn) exec(what, query string, args ...any) error {
+	if t.server {
+		t.later = append(t.later, postgres.Statement{What: what, Query: query, Args: args})
+		return t.failed
+	}
 	if _, err := t.Exec(query, args...); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}

@@ -11,29 +11,70 @@ import (
 	"sync/atomic"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store/postgres"
 )
 
 // txn is the transaction that the writes of a group share. Those of database/sql start a goroutine each, and one more
 // for each of their queries, to watch a context; this one is never cancelled.
+//
+// Each answer of a server that is waited for takes as long as its statement, and no other conductor can write
+// meanwhile. So statements without a result are kept back there, and sent together before the next one that has a
+// result, and at the end of each write.
 type txn struct {
-	c   *sql.Conn
-	ctx context.Context // of a server that may never answer; else Background
+	c      *sql.Conn
+	ctx    context.Context // of a server that may never answer; else Background
+	server bool
+	later  []postgres.Statement
+	failed error // of one that was kept back
 }
 
 // Exec runs a statement.
 func (t *txn) Exec(query string, args ...any) (sql.Result, error) {
+	if err := t.flush(); err != nil {
+		return nil, err
+	}
 	return t.c.ExecContext(t.ctx, query, args...)
 }
 
-// QueryRow runs a query of one row.
+// QueryRow runs a query of one row. If a statement that was kept back fails, the row's error does not say how.
 func (t *txn) QueryRow(query string, args ...any) *sql.Row {
+	_ = t.flush() // the server runs nothing more in this transaction, and failed is there
 	return t.c.QueryRowContext(t.ctx, query, args...)
+}
+
+// flush runs the statements that were kept back, and more without a result.
+func (t *txn) flush(more ...postgres.Statement) error {
+	all := append(t.later, more...)
+	t.later = nil
+	if t.failed != nil || len(all) == 0 {
+		return t.failed
+	}
+	if !t.server {
+		for _, st := range all {
+			if _, err := t.c.ExecContext(t.ctx, st.Query, st.Args...); err != nil {
+				return fmt.Errorf("%s: %w", st.What, err)
+			}
+		}
+		return nil
+	}
+	t.failed = t.c.Raw(func(c any) error { return postgres.Together(t.ctx, c, all) })
+	return t.failed
+}
+
+// rollBack takes back what was done since a savepoint, or all, and what was kept back is forgotten.
+func (t *txn) rollBack(how string) error {
+	t.later, t.failed = nil, nil
+	_, err := t.Exec(how)
+	return err
 }
 
 // QueryContext makes it a queryer.
 //
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (t *txn) QueryContext(_ context.Context, query string, args ...any) (*sql.Rows, error) {
+	if err := t.flush(); err != nil {
+		return nil, err
+	}
 	return t.c.QueryContext(t.ctx, query, args...)
 }
 
@@ -41,7 +82,7 @@ func (t *txn) QueryContext(_ context.Context, query string, args ...any) (*sql.R
 //
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (t *txn) QueryRowContext(_ context.Context, query string, args ...any) *sql.Row {
-	return t.c.QueryRowContext(t.ctx, query, args...)
+	return t.QueryRow(query, args...)
 }
 
 // queue is where writes wait for each other. The one that finds no other at work leads: it commits itself, without
@@ -199,13 +240,13 @@ func (s *Store) transact(group []*op) error {
 		return s.failed("begin transaction", err)
 	}
 	defer conn.Close()
-	tx := &txn{conn, ctx}
+	tx := &txn{c: conn, ctx: ctx, server: s.hold != nil}
 	id, err := s.begin(tx)
 	if err != nil {
 		return s.failed("begin transaction", err)
 	}
 	if err := s.runGroup(tx, group); err != nil {
-		if _, rerr := tx.Exec(`ROLLBACK`); rerr != nil {
+		if rerr := tx.rollBack(`ROLLBACK`); rerr != nil {
 			s.dropConn(conn)
 		}
 		return err
@@ -213,7 +254,7 @@ func (s *Store) transact(group []*op) error {
 	s.cache.settling(s.fresh)
 	_, err = tx.Exec(`COMMIT`)
 	if err != nil {
-		if _, rerr := tx.Exec(`ROLLBACK`); rerr != nil { // there may be nothing left to roll back
+		if rerr := tx.rollBack(`ROLLBACK`); rerr != nil { // there may be nothing left to roll back
 			s.dropConn(conn)
 		}
 		if err = s.outcome(id, err); err != nil {
@@ -231,38 +272,61 @@ func (s *Store) dropConn(c *sql.Conn) {
 	_ = c.Raw(func(any) error { return driver.ErrBadConn })
 }
 
+// The savepoint of each write in a group, from its begin until the next one's.
+const savepoint = `SAVEPOINT one`
+
+// nextSavepoint ends a write's savepoint and begins the next one's.
+var nextSavepoint = []postgres.Statement{{What: "release savepoint", Query: `RELEASE one`},
+	{What: "begin savepoint", Query: savepoint}}
+
 // runGroup runs the writes of a group, each in a savepoint of its own unless it is the only one, and stores their
 // notes.
 func (s *Store) runGroup(tx *txn, group []*op) error {
 	s.fresh = s.fresh[:0]
 	if len(group) == 1 { // the transaction is its savepoint
 		s.beginNotes(group[0].by, group[0].asked)
-		if group[0].err = runOp(group[0], tx); group[0].err != nil {
+		if group[0].err = tx.run(group[0]); group[0].err != nil {
 			return errAlone
 		}
-		return s.endGroup(tx)
+		return tx.done(s.endGroup(tx))
 	}
-	savepoint := `SAVEPOINT one` // the next one ends the one before in the same message: each costs a server's answer
-	for _, o := range group {
+	if _, err := tx.Exec(savepoint); err != nil {
+		return fmt.Errorf("begin savepoint: %w", err)
+	}
+	for i, o := range group {
 		s.beginNotes(o.by, o.asked)
 		kept := len(s.fresh)
-		if _, err := tx.Exec(savepoint); err != nil {
-			return fmt.Errorf("begin savepoint: %w", err)
+		next := nextSavepoint
+		if i == len(group)-1 {
+			next = nextSavepoint[:1]
 		}
-		savepoint = `RELEASE one; SAVEPOINT one`
-		if o.err = runOp(o, tx); o.err != nil {
+		if o.err = tx.run(o); o.err == nil {
+			o.err = tx.flush(next...)
+		}
+		if o.err != nil {
 			s.fresh = s.fresh[:kept]
 			s.dropNotes()
-			if _, err := tx.Exec(`ROLLBACK TO one`); err != nil {
+			if err := tx.rollBack(`ROLLBACK TO one`); err != nil { // which leaves the savepoint
 				// a full disk has ended the transaction of all
 				return fmt.Errorf("roll back savepoint: %w", errors.Join(err, o.err))
 			}
 		}
 	}
-	if _, err := tx.Exec(`RELEASE one`); err != nil {
-		return fmt.Errorf("release savepoint: %w", err)
+	return tx.done(s.endGroup(tx))
+}
+
+// run runs a write. Its error is that of the statement that failed.
+func (t *txn) run(o *op) error {
+	err := runOp(o, t)
+	return cmp.Or(t.failed, err)
+}
+
+// done is the end of a group, whose error was err so far.
+func (t *txn) done(err error) error {
+	if err == nil {
+		err = t.flush()
 	}
-	return s.endGroup(tx)
+	return cmp.Or(t.failed, err)
 }
 
 // runOp turns a panic in a caller's change into that caller's error: the other writes of the group are not to blame for

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -182,3 +183,43 @@ func (c *Conn) Ping(ctx context.Context) error { return c.inner.Ping(ctx) }
 
 // Close implements driver.Conn.
 func (c *Conn) Close() error { return c.inner.Close() }
+
+// Statement is one without a result. What begins its error.
+type Statement struct {
+	What, Query string
+	Args        []any
+}
+
+// Together runs statements on a connection below database/sql, a *Conn, and waits once, for the answers of all. None is
+// run after one that fails.
+func Together(ctx context.Context, c any, all []Statement) (err error) {
+	conn, ok := c.(*Conn)
+	if !ok {
+		return fmt.Errorf("a connection is %T", c)
+	}
+	var batch pgx.Batch
+	for _, st := range all {
+		args := make([]any, len(st.Args))
+		for i, a := range st.Args {
+			if args[i], err = driver.DefaultParameterConverter.ConvertValue(a); err != nil {
+				return fmt.Errorf("%s: %w", st.What, err)
+			}
+			if s, ok := args[i].(string); ok && strings.ContainsRune(s, 0) {
+				return fmt.Errorf("%s: %w", st.What, ErrText)
+			}
+		}
+		batch.Queue(conn.text(st.Query), args...)
+	}
+	began := time.Now()
+	answers := conn.PGX().SendBatch(ctx, &batch)
+	defer func() { err = cmp.Or(err, answers.Close()) }()
+	for _, st := range all {
+		_, err := answers.Exec()
+		conn.ran(st.Query, time.Since(began))
+		if err != nil {
+			return fmt.Errorf("%s: %w", st.What, conn.tell(err))
+		}
+		began = time.Now()
+	}
+	return nil
+}
