@@ -136,6 +136,11 @@ func (r *Runner) round(ctx context.Context, under *sync.WaitGroup) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		// Those of other conductors are not even read: with thousands of them that would be most of an idle one's work.
+		if r.cfg.Here != nil && i.Conductor != "" && i.Conductor != r.cfg.Hostname {
+			r.cfg.Meter.Forget(i.UUID)
+			continue
+		}
 		if !r.due(i.UUID) {
 			continue
 		}

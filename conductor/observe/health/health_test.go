@@ -24,6 +24,7 @@ type site struct {
 	history  []string
 	writes   int // of nodes
 
+	looks map[string]int // into the store, by node
 	reads map[string]int // by node
 	under map[string]int // by controller
 	most  int            // readings at once
@@ -34,7 +35,8 @@ type site struct {
 }
 
 func newSite(nodes int) *site {
-	s := &site{nodes: map[string]*node.Node{}, readings: map[string]node.Reading{}, reads: map[string]int{},
+	s := &site{nodes: map[string]*node.Node{}, readings: map[string]node.Reading{}, looks: map[string]int{},
+		reads: map[string]int{},
 		under: map[string]int{}, takes: 10 * time.Second, says: node.Reading{Health: node.HealthOK}}
 	for i := range nodes {
 		id := fmt.Sprint("n", i)
@@ -49,7 +51,7 @@ func (s *site) Idle(context.Context) ([]node.Idle, error) {
 	var out []node.Idle
 	for _, id := range slices.Sorted(maps.Keys(s.nodes)) {
 		if !working(s.nodes[id]) {
-			out = append(out, node.Idle{UUID: id})
+			out = append(out, node.Idle{UUID: id, Conductor: s.nodes[id].Conductor})
 		}
 	}
 	return out, nil
@@ -59,6 +61,7 @@ func (s *site) Node(_ context.Context, id string) (*node.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := *s.nodes[id]
+	s.looks[id]++
 	return &n, nil
 }
 
@@ -172,6 +175,32 @@ func TestEveryNodeOnceAnInterval(t *testing.T) {
 	}
 	if s.writes != 40 || len(s.readings) != 40 { // the first reading of each is news
 		t.Errorf("%d writes of nodes, %d readings", s.writes, len(s.readings))
+	}
+}
+
+// A node of another conductor is neither asked nor read from the store, round after round; one that has moved here is.
+func TestNodesOfAnotherConductor(t *testing.T) {
+	s := newSite(2)
+	s.nodes["n0"].Conductor = "b"
+	here := func(n *node.Node) error {
+		if n.Conductor == "b" {
+			return errors.New("b has it")
+		}
+		return nil
+	}
+	s.run(t, Config{Hostname: "a", Here: here, Interval: time.Minute, AtOnce: 4}, func() {
+		time.Sleep(10 * time.Minute)
+		s.mu.Lock()
+		if s.looks["n0"] != 0 || s.reads["n0"] != 0 || s.reads["n1"] == 0 {
+			t.Errorf("the other's node was looked at %d times and asked %d times, this one's asked %d times", s.looks["n0"],
+				s.reads["n0"], s.reads["n1"])
+		}
+		s.nodes["n0"].Conductor = "a"
+		s.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+	})
+	if s.reads["n0"] == 0 {
+		t.Error("the node that moved here was not asked")
 	}
 }
 
