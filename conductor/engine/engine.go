@@ -47,6 +47,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -353,7 +354,16 @@ func (e *Engine) unfinished(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	kept, err := e.db.Kept(ctx)
-	return append(busy, kept...), err
+	if err != nil || e.cfg.Conductors == nil || len(kept) == 0 {
+		return append(busy, kept...), err
+	}
+	// To read thousands of nodes only to find that other conductors have them would be most of an idle one's work.
+	idle, err := e.db.Idle(ctx)
+	theirs := map[string]bool{}
+	for _, r := range idle {
+		theirs[r.UUID] = r.Conductor != "" && r.Conductor != e.cfg.Hostname && e.conductors.Lives(r.Conductor)
+	}
+	return append(busy, slices.DeleteFunc(kept, func(id string) bool { return theirs[id] })...), err
 }
 
 // every calls f each time so long has passed since it was called last, or when now says so; a call that takes longer

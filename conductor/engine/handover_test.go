@@ -466,3 +466,32 @@ func TestTakeOverIsSpread(t *testing.T) {
 		t.Errorf("%d of 5000 nodes were looked at in a tenth of a second", n)
 	}
 }
+
+// TestKeptAgentsOfOthers: a conductor that looks for work leaves out nodes that another one keeps with their agents,
+// until that one has died.
+func TestKeptAgentsOfOthers(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.FastTrack, w.cfg.Rescan = true, time.Hour
+	f, c1, c2 := pair(w)
+	w.cond = c1
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	finds := func(e *Engine) int {
+		t.Helper()
+		ids, err := e.unfinished(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(ids)
+	}
+	if n := w.node(m); !n.Boot.Kept || n.Conductor != "c1" {
+		t.Fatalf("the agent is kept: %v, by %s", n.Boot.Kept, n.Conductor)
+	}
+	if own, others := finds(c1.eng), finds(c2.eng); own != 1 || others != 0 {
+		t.Errorf("its owner finds %d nodes, the other conductor %d, want 1 and 0", own, others)
+	}
+	f.die("c1")
+	if n := finds(c2.eng); n != 1 {
+		t.Errorf("of a conductor that died %d nodes are found, want 1", n)
+	}
+}

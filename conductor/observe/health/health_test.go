@@ -36,8 +36,8 @@ type site struct {
 
 func newSite(nodes int) *site {
 	s := &site{nodes: map[string]*node.Node{}, readings: map[string]node.Reading{}, looks: map[string]int{},
-		reads: map[string]int{},
-		under: map[string]int{}, takes: 10 * time.Second, says: node.Reading{Health: node.HealthOK}}
+		reads: map[string]int{}, under: map[string]int{}, takes: 10 * time.Second,
+		says: node.Reading{Health: node.HealthOK}}
 	for i := range nodes {
 		id := fmt.Sprint("n", i)
 		s.nodes[id] = &node.Node{UUID: id, Driver: "redfish"}
