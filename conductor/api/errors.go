@@ -39,6 +39,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		duplicate  *store.DuplicateError
 		reference  *store.ReferenceError
 		conflict   *store.ConflictError
+		promised   *store.PromisedError
 		parent     *store.ParentError
 		cannot     *hardware.UnsupportedError
 		improper   *hardware.InvalidError
@@ -102,6 +103,8 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return rest.Conflict("%s", children.Error())
 	case errors.As(err, &conflict):
 		return rest.Conflict("%s", conflict.Error())
+	case errors.As(err, &promised):
+		return reserved(promised.Promise, c)
 	case errors.As(err, &sort):
 		return call.BadSort(sort.Key, true)
 	case errors.As(err, &ctl):
@@ -146,6 +149,18 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 // gone reports whether the client has stopped waiting for the answer. Errors after that follow from it, and databases
 // report it in their own words.
 func gone(r *http.Request) bool { return r.Context().Err() != nil }
+
+// reserved refuses to begin something on a node in the time of a reservation. Its UUID is not for everyone.
+func reserved(p node.Promise, c *call.Call) *rest.Error {
+	until := p.Until.Format(time.RFC3339)
+	if !c.Actor.MaySee(&node.Node{}) {
+		return rest.Conflict(
+			"Node %s is reserved until %s. Use another, or ask an administrator of the system to release it.", p.NodeUUID, until)
+	}
+	return rest.Conflict("Node %s is promised to reservation %s until %s, and only that gives it to someone. To have it "+
+		"earlier, delete that reservation; or set maintenance of the node, and the reservation gets another, if one is free.",
+		p.NodeUUID, p.ReservationUUID, until)
+}
 
 // duplicated words a unique value that is taken the way clients expect.
 func duplicated(e *store.DuplicateError) *rest.Error {

@@ -171,4 +171,48 @@ func TestReservationsOfProjects(t *testing.T) {
 		t.Errorf("409 says %s", text)
 	}
 	as("p", 204, "DELETE", mine, "")
+
+	// A machine is reserved: no one deploys it by its name, and no instance is put on it.
+	id := fmt.Sprint(as("p", 201, "POST", all, fmt.Sprintf(`{"resource_class":"large","end":"%s"}`, hoursAhead(2)))["uuid"])
+	const provision, deploy = "/v1/nodes/b/states/provision", `{"target":"active"}`
+	for _, c := range []struct{ who, method, path, body, part string }{
+		{"site", "PUT", provision, deploy, "is promised to reservation " + id + " until "},
+		{"site", "PUT", provision, deploy, "delete that reservation; or set maintenance"},
+		{"site", "PATCH", "/v1/nodes/b",
+			`[{"op":"add","path":"/instance_uuid","value":"00000000-0000-4000-8000-000000000007"}]`, "is promised to"},
+		{"p", "PUT", provision, deploy, "is reserved until "},
+	} {
+		text := fmt.Sprint(as(c.who, 409, c.method, c.path, c.body))
+		if !strings.Contains(text, c.part) || c.who == "p" && strings.Contains(text, id) {
+			t.Errorf("%s as %s: 409 says %s", c.method, c.who, text)
+		}
+	}
+	as("p", 202, "DELETE", all+"/"+id, "") // it ends now
+	as("site", 202, "PUT", provision, deploy)
+}
+
+// TestReservationIsExtendedIntoAnother: the machine of the other one is replaced, if there is one for that.
+func TestReservationIsExtendedIntoAnother(t *testing.T) {
+	f := newFixture(t, Config{},
+		node.Node{Name: "a", ResourceClass: "large", Provision: node.Available, Power: "power off"},
+		node.Node{Name: "b", ResourceClass: "large", Provision: node.Available, Power: "power off"})
+	const all = "/ingot/v1/reservations"
+	f.want(201, "POST", all, `{"name":"first","resource_class":"large","end":"`+hoursAhead(2)+`"}`)
+	f.want(201, "POST", all, `{"name":"next","resource_class":"large","start":"`+hoursAhead(2)+`","end":"`+hoursAhead(4)+`"}`)
+	machine := func(name string) string {
+		machines := f.want(200, "GET", all+"/"+name, "")["machines"].([]any)
+		return fmt.Sprint(machines[0].(map[string]any)["name"])
+	}
+	if machine("first") != "a" || machine("next") != "a" {
+		t.Fatalf("the machines are %s and %s, want the same", machine("first"), machine("next"))
+	}
+	f.want(200, "PATCH", all+"/first", patchEnd(3))
+	if machine("first") != "a" || machine("next") != "b" {
+		t.Errorf("after the extension the machines are %s and %s", machine("first"), machine("next"))
+	}
+	f.want(201, "POST", all, `{"name":"last","resource_class":"large","start":"`+hoursAhead(3)+`","end":"`+hoursAhead(4)+`"}`)
+	if text := fmt.Sprint(f.want(409, "PATCH", all+"/first", patchEnd(4))); !strings.Contains(text,
+		"can't get another: 1 of 1 machines of resource class large") {
+		t.Errorf("409 says %s", text)
+	}
 }

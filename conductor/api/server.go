@@ -91,8 +91,8 @@ type tables interface {
 	Promises(ctx context.Context) ([]node.Promise, error)
 	Reserve(ctx context.Context, r *node.Reservation, most store.MostReservations,
 		choose func(*node.Reservation, []store.Reservable) ([]string, error)) error
-	ExtendReservation(ctx context.Context, uuid string,
-		change func(*node.Reservation) error) (*node.Reservation, error)
+	ExtendReservation(ctx context.Context, uuid string, change func(*node.Reservation) error,
+		choose func(*node.Reservation, []store.Reservable) ([]string, error)) (*node.Reservation, error)
 	DeleteReservation(ctx context.Context, uuid string, allowed func(*node.Reservation) error) error
 	UpdatePortgroup(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error)
 }

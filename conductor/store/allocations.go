@@ -43,8 +43,9 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 			}
 			id, why := choose(a, from)
 			if id == "" {
-				a.State, a.LastError = node.AllocationError, why
-				return nil
+				a.State = node.AllocationError
+				a.LastError, err = alsoReserved(ctx, tx, a, why, s.now())
+				return err
 			}
 			if !slices.ContainsFunc(from, func(c Candidate) bool { return c.UUID == id }) {
 				return fmt.Errorf("allocation %s: node %s is no candidate", a.UUID, id)
@@ -66,6 +67,32 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 		}
 		return a, err
 	})
+}
+
+// alsoReserved adds to the reason for which an allocation gets none of the nodes that it named which of them are
+// promised to reservations.
+func alsoReserved(ctx context.Context, tx *txn, a *node.Allocation, why string, now time.Time) (string, error) {
+	if len(a.CandidateNodes) == 0 {
+		return why, nil
+	}
+	var w where
+	w.add("until_at > ?", micros(now))
+	in(&w, "node_uuid", lowered(a.CandidateNodes))
+	standing, err := promises(ctx, tx, w.sql(), w.args...)
+	if err != nil || len(standing) == 0 {
+		return why, err
+	}
+	p := standing[0]
+	return fmt.Sprintf("%s Node %s is promised to a reservation from %s until %s.", why, p.NodeUUID,
+		p.From.Format(time.RFC3339), p.Until.Format(time.RFC3339)), nil
+}
+
+func lowered(ids []string) []string {
+	ids = slices.Clone(ids)
+	for i, id := range ids {
+		ids[i] = strings.ToLower(id)
+	}
+	return ids
 }
 
 // give assigns a node to an allocation. The caller stores the allocation.
@@ -114,11 +141,7 @@ func candidates(ctx context.Context, tx *txn, a *node.Allocation, now time.Time)
 	if a.Owner != "" {
 		w.add("(owner = ? OR lessee = ?)", a.Owner, a.Owner)
 	}
-	ids := slices.Clone(a.CandidateNodes)
-	for i, id := range ids {
-		ids[i] = strings.ToLower(id)
-	}
-	in(&w, "uuid", ids)
+	in(&w, "uuid", lowered(a.CandidateNodes))
 	doc := "CASE WHEN kept = 1 THEN doc ELSE '' END"
 	if len(a.Traits) > 0 || len(a.Properties) > 0 {
 		doc = "doc"

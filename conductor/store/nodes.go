@@ -196,7 +196,8 @@ func (s *Store) Change(ctx context.Context, uuid string,
 }
 
 // changeNode is Change inside a transaction. An allocation ends with its instance: a node that loses its instance, in
-// whatever way, loses the allocation with it.
+// whatever way, loses the allocation with it. An available node gets neither an instance nor a deployment while it is
+// promised to a reservation (*PromisedError), other than by the reservation's allocation.
 //
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
@@ -209,7 +210,8 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 	if err != nil {
 		return nil, err
 	}
-	id, version, created := n.UUID, n.Version, n.CreatedAt
+	id, version, created, free := n.UUID, n.Version, n.CreatedAt, n.Provision == node.Available
+	instance := n.InstanceUUID
 	var effects node.SideEffects
 	if err := change(n, &effects); err != nil {
 		return nil, err
@@ -221,6 +223,12 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 			return nil, err
 		}
 		n.AllocationUUID = ""
+	}
+	used := n.Provision == node.Deploying || n.Provision == node.Active || n.InstanceUUID != "" && instance == ""
+	if free && used && n.AllocationUUID == "" { // an allocation gets only what is promised to no other
+		if err := s.notPromised(context.Background(), tx, id); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.putNode(tx, n, &before); err != nil {
 		return nil, err

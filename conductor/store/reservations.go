@@ -38,6 +38,16 @@ func (e *PromisedError) Error() string {
 		e.Promise.ReservationUUID, e.Promise.From.Format(time.RFC3339), e.Promise.Until.Format(time.RFC3339))
 }
 
+// notPromised refuses to begin a use of a node while that is promised to a reservation.
+func (s *Store) notPromised(ctx context.Context, tx *txn, nodeUUID string) error {
+	now := micros(s.now())
+	standing, err := promises(ctx, tx, `WHERE node_uuid = ? AND from_at <= ? AND until_at > ?`, nodeUUID, now, now)
+	if err == nil && len(standing) > 0 {
+		err = &PromisedError{standing[0]}
+	}
+	return err
+}
+
 // Reservations keeps reservations. New ones are made with Reserve, and deleted with DeleteReservation.
 func (s *Store) Reservations() *Table[node.Reservation] {
 	return &Table[node.Reservation]{s: s, kind: "reservation"}
@@ -187,10 +197,11 @@ func (s *Store) reservable(ctx context.Context, q queryer, class string) ([]Rese
 		maintenance, retired, fault, doc FROM nodes WHERE resource_class = ? ORDER BY seq`, class)
 }
 
-// ExtendReservation lets change modify a reservation and moves the end of its promises to the new one; a
-// *PromisedError says which other reservation has a machine then.
-func (s *Store) ExtendReservation(ctx context.Context, uuid string,
-	change func(*node.Reservation) error) (*node.Reservation, error) {
+// ExtendReservation lets change modify a reservation and moves the end of its promises to the new one. A promise of
+// another reservation that begins before moves to another machine, which choose picks; if there is none, a
+// *PromisedError names that reservation, and nothing is changed.
+func (s *Store) ExtendReservation(ctx context.Context, uuid string, change func(*node.Reservation) error,
+	choose chooser) (*node.Reservation, error) {
 	return writing(ctx, s, func(tx *txn) (*node.Reservation, error) {
 		r, err := s.Reservations().update(ctx, tx, uuid, change)
 		if err != nil {
@@ -202,12 +213,76 @@ func (s *Store) ExtendReservation(ctx context.Context, uuid string,
 		}
 		for _, p := range all {
 			p.Until = r.End
-			if err := promise(ctx, tx, p); err != nil {
+			var taken *PromisedError
+			for err = promise(ctx, tx, p); errors.As(err, &taken); err = promise(ctx, tx, p) {
+				if err := s.giveWay(ctx, tx, taken, all, choose); err != nil {
+					return nil, err
+				}
+			}
+			if err != nil {
 				return nil, err
 			}
 		}
 		return r, nil
 	})
+}
+
+// giveWay promises another machine in place of one that a reservation keeps for longer, and none of that reservation's.
+func (s *Store) giveWay(ctx context.Context, tx *txn, taken *PromisedError, keeps []node.Promise,
+	choose chooser) error {
+	p := taken.Promise
+	if p.Given { // it is the other's that begins first
+		return taken
+	}
+	r, err := s.Reservations().byUUID(ctx, tx, p.ReservationUUID)
+	if err != nil {
+		return fmt.Errorf("reservation %s: %w", p.ReservationUUID, err)
+	}
+	var none error
+	id, err := s.chooseOne(ctx, tx, r, p.From, func(r *node.Reservation, from []Reservable) ([]string, error) {
+		var nodes []string
+		nodes, none = choose(r, from)
+		return nodes, none
+	}, func(c Reservable) bool {
+		return slices.ContainsFunc(keeps, func(k node.Promise) bool { return k.NodeUUID == c.UUID })
+	})
+	switch {
+	case none != nil:
+		return fmt.Errorf("%w, and that can't get another: %s", taken, none.Error())
+	case err != nil:
+		return err
+	}
+	p.NodeUUID = id
+	return s.promiseInstead(ctx, tx, p, "another reservation has that for longer")
+}
+
+// chooseOne picks a machine for a reservation from a time until its end, but none that is excepted.
+func (s *Store) chooseOne(ctx context.Context, tx *txn, r *node.Reservation, since time.Time, choose chooser,
+	except func(Reservable) bool) (string, error) {
+	one := *r
+	one.Count, one.From = 1, since
+	from, err := s.reservable(ctx, tx, r.ResourceClass)
+	if err != nil {
+		return "", err
+	}
+	nodes, err := choose(&one, slices.DeleteFunc(from, except))
+	if err != nil {
+		return "", err
+	}
+	return nodes[0], nil
+}
+
+// promiseInstead writes a promise of another machine than before, which is noted in that one's history.
+func (s *Store) promiseInstead(ctx context.Context, tx *txn, p node.Promise, why string) error {
+	if err := promise(ctx, tx, p); err != nil {
+		return err
+	}
+	_, err := s.changeNode(tx, p.NodeUUID, func(_ *node.Node, effects *node.SideEffects) error {
+		effects.History = append(effects.History, node.HistoryEntry{Type: "reservation",
+			Event: "the node was promised to reservation " + p.ReservationUUID + ", in place of another: " + why})
+		return nil
+	})
+	return err
 }
 
 // DeleteReservation removes a reservation and its promises, of which no machine may have been given; allowed can refuse
@@ -356,14 +431,8 @@ func (s *Store) ReplacePromise(ctx context.Context, p node.Promise, allocation, 
 		if len(present) > 0 {
 			p = present[0]
 		}
-		one := *r
-		one.Count, one.From = 1, s.now()
-		from, err := s.reservable(ctx, tx, r.ResourceClass)
-		if err != nil {
-			return p, err
-		}
-		from = slices.DeleteFunc(from, func(c Reservable) bool { return c.UUID == p.NodeUUID })
-		nodes, err := choose(&one, from)
+		now := s.now()
+		id, err := s.chooseOne(ctx, tx, r, now, choose, func(c Reservable) bool { return c.UUID == p.NodeUUID })
 		if err != nil {
 			return p, err
 		}
@@ -372,15 +441,7 @@ func (s *Store) ReplacePromise(ctx context.Context, p node.Promise, allocation, 
 				return p, err
 			}
 		}
-		p.NodeUUID, p.From, p.Until, p.Given = nodes[0], one.From, r.End, false
-		if err := promise(ctx, tx, p); err != nil {
-			return p, err
-		}
-		_, err = s.changeNode(tx, p.NodeUUID, func(_ *node.Node, effects *node.SideEffects) error {
-			effects.History = append(effects.History, node.HistoryEntry{Type: "reservation",
-				Event: "the node was promised to reservation " + r.UUID + ", in place of another: " + why})
-			return nil
-		})
-		return p, err
+		p.NodeUUID, p.From, p.Until, p.Given = id, now, r.End, false
+		return p, s.promiseInstead(ctx, tx, p, why)
 	})
 }

@@ -28,8 +28,8 @@ type reservationStore interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Reserve(ctx context.Context, r *node.Reservation, most store.MostReservations,
 		choose func(*node.Reservation, []store.Reservable) ([]string, error)) error
-	ExtendReservation(ctx context.Context, uuid string,
-		change func(*node.Reservation) error) (*node.Reservation, error)
+	ExtendReservation(ctx context.Context, uuid string, change func(*node.Reservation) error,
+		choose func(*node.Reservation, []store.Reservable) ([]string, error)) (*node.Reservation, error)
 	DeleteReservation(ctx context.Context, uuid string, allowed func(*node.Reservation) error) error
 }
 
@@ -220,7 +220,7 @@ func refusal(err error, c *call.Call) error {
 	case errors.As(err, &short):
 		return rest.Conflict("The reservation can't be kept: %s.", short)
 	case errors.As(err, &taken) && c.Actor.MaySee(&node.Node{}):
-		return rest.Conflict("The reservation can't be kept: %s.", taken)
+		return rest.Conflict("The reservation can't be kept: %s.", err)
 	case errors.As(err, &taken):
 		return rest.Conflict("The reservation can't be kept: one of its machines is promised to others from %s on.",
 			taken.Promise.From.Format(time.RFC3339))
@@ -342,7 +342,7 @@ func (s *Handlers) change(ctx context.Context, c *call.Call) (*call.Reply, error
 			return err
 		}
 		return nil
-	})
+	}, reserve.Choose)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, missing(c)
@@ -371,7 +371,7 @@ func (s *Handlers) delete(ctx context.Context, c *call.Call) (*call.Reply, error
 				r.State, r.End = node.ReservationEnding, now
 			}
 			return nil
-		})
+		}, reserve.Choose)
 		if err == nil {
 			return s.reply(ctx, c, http.StatusAccepted, r)
 		}

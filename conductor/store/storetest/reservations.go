@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -94,10 +96,11 @@ func promises(t *testing.T, ctx context.Context, s *store.Store) {
 		_, err := s.ExtendReservation(ctx, r.UUID, func(r *node.Reservation) error {
 			r.End = hour(until)
 			return nil
-		})
+		}, func(*node.Reservation, []store.Reservable) ([]string, error) { return nil, no })
 		return err
 	}
-	if err := extend(5); !errors.As(err, &taken) || taken.Promise.ReservationUUID != second.UUID {
+	if err := extend(5); !errors.As(err, &taken) || taken.Promise.ReservationUUID != second.UUID ||
+		!strings.Contains(err.Error(), "can't get another: no") {
 		t.Errorf("extended into another: %v", err)
 	}
 	if got := given(s.Reservations().Get(ctx, r.UUID))(t); !got.End.Equal(hour(4)) {
@@ -106,6 +109,7 @@ func promises(t *testing.T, ctx context.Context, s *store.Store) {
 	must(t, extend(3))
 	must(t, extend(4))
 	keepAndEnd(t, ctx, s, r, p)
+	extendIntoAnother(t, ctx, s)
 
 	refused(t, "a deletion that is not allowed", no,
 		s.DeleteReservation(ctx, second.UUID, func(*node.Reservation) error { return no }))
@@ -173,6 +177,98 @@ func keepAndEnd(t *testing.T, ctx context.Context, s *store.Store, r *node.Reser
 		n.Provision = node.Available
 		return nil
 	})))
+}
+
+// extendIntoAnother keeps the machines of a reservation for longer: those of the next one move to others.
+func extendIntoAnother(t *testing.T, ctx context.Context, s *store.Store) {
+	t.Helper()
+	var ids []string
+	for i := range 4 {
+		ids = append(ids, free(t, s, fmt.Sprint("extend", i), nil).UUID)
+	}
+	two := func(from, until int, nodes ...string) *node.Reservation {
+		r := reservation(from, until)
+		r.Count = 2
+		must(t, s.Reserve(ctx, r, plenty, these(nodes...)))
+		return r
+	}
+	first, next := two(60, 64, ids[0], ids[1]), two(64, 68, ids[0], ids[1])
+	must(t, second(s.ExtendReservation(ctx, first.UUID, func(r *node.Reservation) error {
+		r.End = hour(66)
+		return nil
+	}, func(r *node.Reservation, from []store.Reservable) ([]string, error) {
+		for _, m := range from {
+			if m.UUID == ids[0] || m.UUID == ids[1] {
+				t.Errorf("node %s is offered, which the reservation keeps", m.UUID)
+			}
+		}
+		if r.UUID != next.UUID || r.Count != 1 || !r.From.Equal(hour(64)) || !r.End.Equal(hour(68)) {
+			t.Errorf("a machine is chosen for %+v", r)
+		}
+		for _, m := range from {
+			if (m.UUID == ids[2] || m.UUID == ids[3]) && len(m.Promises) == 0 {
+				return []string{m.UUID}, nil
+			}
+		}
+		return nil, errors.New("none is left")
+	})))
+	want := []node.Promise{
+		{ReservationUUID: first.UUID, Slot: 0, NodeUUID: ids[0], From: hour(60), Until: hour(66)},
+		{ReservationUUID: first.UUID, Slot: 1, NodeUUID: ids[1], From: hour(60), Until: hour(66)},
+		{ReservationUUID: next.UUID, Slot: 0, NodeUUID: ids[2], From: hour(64), Until: hour(68)},
+		{ReservationUUID: next.UUID, Slot: 1, NodeUUID: ids[3], From: hour(64), Until: hour(68)}}
+	got := slices.DeleteFunc(given(s.Promises(ctx))(t),
+		func(p node.Promise) bool { return !slices.Contains(ids, p.NodeUUID) })
+	same(t, "promises after the extension", want, got)
+	for _, r := range []*node.Reservation{first, next} {
+		must(t, s.DeleteReservation(ctx, r.UUID, func(*node.Reservation) error { return nil }))
+	}
+}
+
+// usedWhilePromised begins a use of a promised node in ways that know no promise.
+func usedWhilePromised(t *testing.T, ctx context.Context, s *store.Store) {
+	n := free(t, s, "n", nil)
+	now := time.Now().UTC().Truncate(time.Second)
+	r := &node.Reservation{ResourceClass: "rc", Count: 1, From: now.Add(-time.Hour), Start: now,
+		End: now.Add(time.Hour)}
+	later := &node.Reservation{ResourceClass: "rc", Count: 1, From: now.Add(time.Hour), Start: now.Add(time.Hour),
+		End: now.Add(2 * time.Hour)}
+	must(t, s.Reserve(ctx, r, plenty, these(n.UUID)))
+	must(t, s.Reserve(ctx, later, plenty, these(n.UUID)))
+	var taken *store.PromisedError
+	uses := []func(*node.Node) error{
+		func(n *node.Node) error { n.Provision, n.TargetProvision = node.Deploying, node.Active; return nil },
+		func(n *node.Node) error { n.Provision = node.Active; return nil },
+		func(n *node.Node) error { n.InstanceUUID = "8c9a4b5e-0000-4000-8000-00000000000f"; return nil },
+	}
+	for i, use := range uses {
+		if _, err := s.UpdateNode(ctx, n.UUID, use); !errors.As(err, &taken) ||
+			taken.Promise.ReservationUUID != r.UUID {
+			t.Errorf("use %d of a promised node: %v", i, err)
+		}
+	}
+	for _, change := range []func(*node.Node) error{ // what is no use
+		func(n *node.Node) error { n.Maintenance = true; return nil },
+		func(n *node.Node) error { n.Provision, n.Maintenance = node.Manageable, false; return nil },
+		func(n *node.Node) error { n.Provision = node.Available; return nil },
+	} {
+		must(t, second(s.UpdateNode(ctx, n.UUID, change)))
+	}
+	a := given(s.Allocate(ctx, request(t, s, node.Allocation{CandidateNodes: []string{strings.ToUpper(n.UUID)}}).UUID,
+		func(_ *node.Allocation, from []store.Candidate) (string, string) {
+			return "", fmt.Sprint(len(from), " fit.")
+		}))(t)
+	if want := "0 fit. Node " + n.UUID + " is promised to a reservation from "; !strings.HasPrefix(a.LastError, want) {
+		t.Errorf("an allocation that names it ends with %q, want %q", a.LastError, want)
+	}
+	must(t, s.KeepPromise(ctx, node.Promise{ReservationUUID: r.UUID, NodeUUID: n.UUID, From: r.From, Until: r.End},
+		&node.Allocation{Head: node.Head{UUID: r.UUID}, ResourceClass: "rc"}))
+	must(t, second(s.UpdateNode(ctx, n.UUID, uses[0]))) // by the reservation itself
+	// A reservation to come does not keep a machine from others.
+	other := free(t, s, "other", nil)
+	must(t, s.Reserve(ctx, &node.Reservation{ResourceClass: "rc", Count: 1, From: later.From, Start: later.Start,
+		End: later.End}, plenty, these(other.UUID)))
+	must(t, second(s.UpdateNode(ctx, other.UUID, uses[2])))
 }
 
 // PromiseOnce lets people reserve the same machines at two writers of a database at once, each for a time that meets

@@ -51,6 +51,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"Duties", duties},
 		{"WarmCandidates", warmCandidates},
 		{"Promises", promises},
+		{"UsedWhilePromised", usedWhilePromised},
 		{"PromiseOnce", func(t *testing.T, ctx context.Context, s *store.Store) { PromiseOnce(t, ctx, s, s) }},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, t.Context(), open(t)) })
