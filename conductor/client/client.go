@@ -1,8 +1,8 @@
 // Package client is a Go client of the public API, for the command line, the lab and tests.
 //
 // It uses the newest microversion that conductor/rest has and decodes into that package's structs. An answer other than
-// success is a *rest.Error with the server's own words. 409 (another client works on the node) and 503 are tried again
-// a few times, because they mean that the same request may succeed a moment later. Every call ends when its context
+// success is a *rest.Error with the server's own words. 503, and 409 of a node that is locked, are tried again a few
+// times, because they mean that the same request may succeed a moment later. Every call ends when its context
 // does. Against a plain Ironic everything works but Ingot's additions below /ingot/v1; Progress then reports the states
 // alone.
 package client
@@ -31,7 +31,7 @@ type Client struct {
 	// Login adds the credentials; nil means none, or those in the endpoint's URL.
 	Login Credentials
 
-	// Retries is how often 409 and 503 are tried again, Pause how long after; New sets 5 and one second.
+	// Retries is how often such requests are tried again, Pause how long after; New sets 5 and one second.
 	Retries int
 	Pause   time.Duration
 	// Poll is how often a wait looks; New sets half a second: often enough for a bar to move, seldom enough for many
@@ -120,8 +120,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		if errors.As(err, &answer) && answer.Status == http.StatusUnauthorized && c.Login != nil {
 			err = c.once(ctx, method, path, body, out, true)
 		}
-		if !errors.As(err, &answer) || answer.Status != http.StatusConflict &&
-			answer.Status != http.StatusServiceUnavailable || try >= c.Retries {
+		if !errors.As(err, &answer) || !answer.Again || try >= c.Retries {
 			return err
 		}
 		select {

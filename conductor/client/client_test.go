@@ -69,6 +69,20 @@ func TestLockedNodeIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestOtherConflictsAreNotTriedAgain: what is taken is taken a moment later, too.
+func TestOtherConflictsAreNotTriedAgain(t *testing.T) {
+	var calls atomic.Int32
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		fail(w, rest.Conflict("A node with name x already exists."))
+	})
+	var answer *rest.Error
+	if err := c.Provision(t.Context(), "x", ProvisionRequest{Target: "manage"}); !errors.As(err, &answer) ||
+		answer.Status != http.StatusConflict || calls.Load() != 1 {
+		t.Errorf("Provision = %v after %d calls, want 409 after one", err, calls.Load())
+	}
+}
+
 func TestErrorsAreTheServersWords(t *testing.T) {
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) { fail(w, rest.NotFound("Node x could not be found.")) })
 	_, err := c.Node(t.Context(), "x")

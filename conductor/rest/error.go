@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
@@ -15,7 +17,7 @@ type Error struct {
 	Status    int
 	Message   string
 	IsRouting bool
-	Again     bool // nothing was done, and the same request may succeed shortly; not shown to clients
+	Again     bool // nothing was done, and the same request may succeed shortly; clients know it by the words
 	// RetryAfter is when the same request may succeed, for clients; zero says nothing.
 	RetryAfter time.Duration
 	// Moved says, to the conductor that forwarded the request, that nothing was done since the node has another owner.
@@ -101,6 +103,17 @@ func encode(v any) []byte {
 // fault or a routing error, encoded twice or once, {"error":{"message":...}} of basic authentication, or no JSON at
 // all.
 func DecodeError(status int, body []byte) *Error {
+	e := decodeError(status, body)
+	e.Again = status == http.StatusServiceUnavailable || status == http.StatusConflict &&
+		slices.ContainsFunc(underWay, func(words string) bool { return strings.Contains(e.Message, words) })
+	return e
+}
+
+// underWay are in the errors of requests that come while something is done with their node, here and in Ironic. Other
+// conflicts, such as a name that is taken, last.
+var underWay = []string{"is locked by host", "state transition is in progress"}
+
+func decodeError(status int, body []byte) *Error {
 	e := &Error{Status: status, Message: http.StatusText(status)}
 	var basic struct {
 		Error struct {

@@ -176,9 +176,37 @@ func Text(s string) string {
 		})
 	}
 	if strings.Contains(s, "=") || strings.Contains(s, `"`) || strings.Contains(s, `'`) {
-		s = pairs.ReplaceAllString(s, "${1}${2}"+Stars)
+		s = withoutValues(s)
 	}
 	return s
+}
+
+// withoutValues replaces the values of secret keys. The end of a quoted address, such as that of Keystone's tokens, is
+// no key of the words that follow it.
+func withoutValues(s string) string {
+	var b strings.Builder
+	for {
+		m := pairs.FindStringSubmatchIndex(s)
+		switch {
+		case m == nil && b.Len() == 0:
+			return s
+		case m == nil:
+			return b.String() + s
+		}
+		key, value := s[:m[3]], s[m[6]:m[7]]
+		b.WriteString(s[:m[6]])
+		if rest := s[m[6]:]; s[m[4]] != '=' && strings.Trim(value[:1], `"'\`) != "" && endsAddress(key) {
+			s = rest
+			continue
+		}
+		b.WriteString(Stars)
+		s = s[m[7]:]
+	}
+}
+
+// endsAddress reports whether a text ends in an address.
+func endsAddress(s string) bool {
+	return strings.Contains(s[strings.LastIndexAny(s, " \t\n\"'<>\\")+1:], "://")
 }
 
 // Attr is a member of a log line without the secrets in it.
