@@ -40,6 +40,17 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 			if got := slices.Contains(typ.Enabled("network"), name); got != want {
 				t.Errorf("with the setting %v: network interface %s is enabled %v", want, name, got)
 			}
+			// A node that asks for it is answered with the setting that is missing.
+			if err := typ.Check(map[string]string{"network": name}); (err == nil) != want ||
+				err != nil && !strings.Contains(err.Error(), "; set "+name) {
+				t.Errorf("with the setting %v, a node of network interface %s: %v", want, name, err)
+			}
+			cfg.Hardware.DefaultNetworkInterface = name
+			if _, err := hardwareTypes(cfg); (err == nil) != want ||
+				err != nil && !strings.Contains(err.Error(), "; set "+name) {
+				t.Errorf("with the setting %v, default network interface %s: %v", want, name, err)
+			}
+			cfg.Hardware.DefaultNetworkInterface = ""
 			cfg.Hardware.EnabledNetworkInterfaces = []string{name, "flat"}
 			if _, err := hardwareTypes(cfg); (err == nil) != want ||
 				err != nil && !strings.Contains(err.Error(), name+" needs the setting "+name) {

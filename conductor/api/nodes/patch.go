@@ -113,7 +113,7 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 			valid[i] = v
 		}
 		return rest.BadRequest(
-			"Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
+			"Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s%s.", wrong.Kind, wrong.Name, rest.Repr(valid), wrong.Hint())
 	}
 	if ch, ok := d["chassis_uuid"].(string); ok && !document.IsUUID(ch) {
 		return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)

@@ -193,6 +193,7 @@ type Config struct {
 type Table struct {
 	types   []*Type             // by name
 	enabled map[string][]string // of all types, by kind, sorted
+	missing map[string]map[string]string
 }
 
 // all is the table with everything enabled.
@@ -221,7 +222,7 @@ func Interfaces(n *node.Node) map[string]string { return all.Interfaces(n) }
 func New(c Config) (*Table, error) {
 	var faults []error
 	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	t := &Table{enabled: map[string][]string{}}
+	t := &Table{enabled: map[string][]string{}, missing: c.Missing}
 	known := map[string][]string{}
 	for _, typ := range types {
 		for kind, names := range typ.Interfaces {
@@ -248,7 +249,8 @@ func New(c Config) (*Table, error) {
 			}
 		}
 		if d := c.Default[kind]; d != "" && !slices.Contains(t.enabled[kind], d) {
-			bad("default_%s_interface: %q is not enabled; enabled are %s", kind, d, strings.Join(t.enabled[kind], ", "))
+			bad("default_%s_interface: %q is not enabled; enabled are %s%s", kind, d, strings.Join(t.enabled[kind], ", "),
+				setting(c.Missing[kind][d]))
 		}
 	}
 	for kind := range c.Enabled {
@@ -355,10 +357,22 @@ func (t *Table) Interface(n *node.Node, kind string) string {
 type InterfaceError struct {
 	Type, Kind, Name string
 	Valid            []string // of all types, sorted
+	Needs            string   // the setting of the conductor without which it is not enabled; empty: there is none
 }
 
 func (e *InterfaceError) Error() string {
-	return fmt.Sprintf("no %s interface %s is enabled; enabled are %s", e.Kind, e.Name, strings.Join(e.Valid, ", "))
+	return fmt.Sprintf("no %s interface %s is enabled; enabled are %s%s", e.Kind, e.Name, strings.Join(e.Valid, ", "),
+		e.Hint())
+}
+
+// Hint says how the interface is enabled, after the end of an error; it can be empty.
+func (e *InterfaceError) Hint() string { return setting(e.Needs) }
+
+func setting(key string) string {
+	if key == "" {
+		return ""
+	}
+	return "; set " + key + " of the conductor to have it"
 }
 
 // IncompatibleError says that an interface exists, but not for this hardware type.
@@ -379,7 +393,8 @@ func (t *Type) Check(chosen map[string]string) error {
 		switch {
 		case !set || slices.Contains(t.Interfaces[kind], name):
 		case !slices.Contains(t.table.enabled[kind], name):
-			return &InterfaceError{Type: t.Name, Kind: kind, Name: name, Valid: slices.Clone(t.table.enabled[kind])}
+			return &InterfaceError{Type: t.Name, Kind: kind, Name: name, Valid: slices.Clone(t.table.enabled[kind]),
+				Needs: t.table.missing[kind][name]}
 		case !t.any:
 			return &IncompatibleError{Type: t.Name, Kind: kind, Name: name, Valid: t.Enabled(kind)}
 		}
