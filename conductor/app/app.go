@@ -235,7 +235,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	if inNeutron.Service != nil {
 		configured["neutron"] = inNeutron
 	}
-	nets, behind := networkPlugs(types, configured), plugs(types, machines, bmcs)
+	nets, behind := networkPlugs(types, configured, cabling{st}.detach), plugs(types, machines, bmcs)
 	toAgents := new(agentLink)
 	ec := engineConfig(cfg, addr, ramdisk)
 	if ec.PhoneHomeKey, err = ca.PhoneHomeKey(); err != nil {

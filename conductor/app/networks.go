@@ -20,20 +20,22 @@ type networkPlug interface {
 }
 
 // networkPlugs is the table of network plugs, by the name of the node's network interface: those that are always there,
-// and those that the configuration sets up.
-func networkPlugs(types *driver.Table, configured map[string]networkPlug) networks {
+// and those that the configuration sets up. detach takes what tenants attached from all ports of a node; it may be nil.
+func networkPlugs(types *driver.Table, configured map[string]networkPlug,
+	detach func(ctx context.Context, nodeUUID string) error) networks {
 	plugs := map[string]networkPlug{
 		"noop": sharedNetwork{},
 		"flat": sharedNetwork{serves: true},
 	}
 	maps.Copy(plugs, configured)
-	return networks{types: types, plugs: plugs}
+	return networks{types: types, plugs: plugs, detach: detach}
 }
 
 // networks picks each node's plug; to the engine it is the one network.
 type networks struct {
-	types *driver.Table
-	plugs map[string]networkPlug
+	types  *driver.Table
+	plugs  map[string]networkPlug
+	detach func(ctx context.Context, nodeUUID string) error
 }
 
 func (t networks) of(n *node.Node) (networkPlug, error) {
@@ -45,13 +47,18 @@ func (t networks) of(n *node.Node) (networkPlug, error) {
 		strings.Join(slices.Sorted(maps.Keys(t.plugs)), ", "))
 }
 
-// Attach connects the node's ports to a network.
+// Attach connects the node's ports to a network. One that is torn down loses what its tenant had attached, as in
+// Ironic; one that is off, as after a deployment that failed, keeps it.
 func (t networks) Attach(ctx context.Context, n *node.Node, to engine.NetworkName) error {
 	p, err := t.of(n)
 	if err != nil {
 		return err
 	}
-	return p.Attach(ctx, n, to)
+	if err := p.Attach(ctx, n, to); err != nil || to != engine.NoNetwork || n.Job == nil ||
+		n.Job.Phase != node.PhaseDelete || t.detach == nil {
+		return err
+	}
+	return t.detach(ctx, n.UUID)
 }
 
 // Validate reports what a node lacks for its network interface; a plug without requirements has no such method.

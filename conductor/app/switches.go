@@ -74,7 +74,8 @@ func (c cabling) PortsAt(ctx context.Context, switchID string) ([]*node.Port, er
 	return c.st.Ports(ctx, store.PortQuery{SwitchID: &switchID})
 }
 
-func (c cabling) Detach(ctx context.Context, nodeUUID string) error {
+// detach takes the networks, or the ports of Neutron, that were attached to a node from its ports and port groups.
+func (c cabling) detach(ctx context.Context, nodeUUID string) error {
 	ports, err := c.PortsOf(ctx, nodeUUID)
 	if err != nil {
 		return err

@@ -74,6 +74,7 @@ var checks = []struct {
 	{"firewall", checkFirewall},
 	{"network", checkWire},
 	{"boot files", checkBootFiles},
+	{"switches", checkSwitches},
 	{"free space", checkSpace},
 	{"limits", checkLimits},
 }

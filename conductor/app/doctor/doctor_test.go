@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,6 +22,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/switched"
+	"github.com/ingot-metal/ingot/tools/lab/vswitch"
 )
 
 // healthy is an installation that lacks nothing.
@@ -72,7 +75,7 @@ func TestHealthy(t *testing.T) {
 		}
 	}
 	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA",
-		"certificates", "clock", "ports", "firewall", "network", "boot files", "free space", "limits"} {
+		"certificates", "clock", "ports", "firewall", "network", "boot files", "switches", "free space", "limits"} {
 		if !seen[check] {
 			t.Errorf("%s was not looked at", check)
 		}
@@ -189,6 +192,18 @@ func TestFaultsHaveRemedies(t *testing.T) {
 			p.Address, p.Config.Netboot.LoaderDir = netip.MustParseAddr("127.0.0.1"), p.Config.DataDir+"/none"
 			p.Config.Netboot.TFTP = false
 		}, []string{"package ipxe"}},
+		{"no table of switches", "switches", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
+			p.Config.Switches.File = p.Config.DataDir + "/none"
+		}, []string{"switches.file", "no such file"}},
+		{"no switch", "switches", doctor.Fault, func(t *testing.T, p *doctor.Patient) {
+			_, key, err := vswitch.NewHostKey()
+			if err != nil {
+				t.Fatal(err)
+			}
+			tableOf(t, p, kit.FreeAddr(t), key)
+		}, []string{"switch leaf-1", "connection refused", "make it answer"}},
+		{"no VLAN", "switches", doctor.Fault, func(t *testing.T, p *doctor.Patient) { leaf(t, p, 100) },
+			[]string{"switch leaf-1 lacks VLAN 999", "make them on the switch"}},
 		{"no ramdisk", "boot files", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
 			p.Address, p.Config.Netboot.RamdiskDir = netip.MustParseAddr("127.0.0.1"), p.Config.DataDir+"/none"
 			p.Config.Netboot.TFTP = false
@@ -219,6 +234,48 @@ func TestFaultsHaveRemedies(t *testing.T) {
 	p.Running = true
 	if found := worst(doctor.Examine(t.Context(), p), "ports"); len(found) > 0 {
 		t.Errorf("the ports of a running ingotd are complained of: %+v", found)
+	}
+}
+
+// leaf starts a switch with VLANs, of which the installation has the only port.
+func leaf(t *testing.T, p *doctor.Patient, vlans ...int) *vswitch.Switch {
+	t.Helper()
+	s := vswitch.New("leaf-1", vswitch.NXOS, "ingot", "password-of-leaf-1", "Ethernet1/1")
+	s.AddVLANs(vlans...)
+	address, key := switched.Serve(t, s)
+	tableOf(t, p, address, key)
+	return s
+}
+
+// tableOf writes a table of one switch.
+func tableOf(t *testing.T, p *doctor.Patient, address, key string) {
+	t.Helper()
+	dir := t.TempDir()
+	p.Config.Switches.File = filepath.Join(dir, "switches.yaml")
+	password := filepath.Join(dir, "password")
+	text := fmt.Sprintf(`networks: {provisioning: {vlan: 100}, quarantine: {vlan: 999}}
+switches:
+  leaf-1: {address: %q, dialect: cisco_nxos, ids: ["00:1c:73:00:00:01"], host_key: %q, username: ingot,
+    password_file: %s, ports: [Ethernet1/1]}
+`, address, key, password)
+	if err := errors.Join(os.WriteFile(p.Config.Switches.File, []byte(text), 0o600),
+		os.WriteFile(password, []byte("password-of-leaf-1"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSwitchThatIsWell: the doctor logs in, reads, and changes nothing.
+func TestSwitchThatIsWell(t *testing.T) {
+	p := healthy(t)
+	s := leaf(t, &p, 100, 999)
+	for _, f := range doctor.Examine(t.Context(), p) {
+		if f.Check == "switches" && (f.Status != doctor.OK || !strings.Contains(f.Detail, "leaf-1 has all VLANs, and shows all 1 ports")) {
+			t.Errorf("%+v", f)
+		}
+	}
+	lines, sessions, _ := s.Lines()
+	if sessions != 1 || slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "conf") }) {
+		t.Errorf("in %d sessions it said %q", sessions, lines)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/netboot/probe"
+	"github.com/ingot-metal/ingot/conductor/network/switches"
 )
 
 // checkPorts tries to listen where the conductor does. While the conductor runs, it has the ports itself.
@@ -181,6 +182,30 @@ func checkBootFiles(_ context.Context, p Patient) []Finding {
 	}
 	if out == nil {
 		return ok("boot programs and ramdisk are what they have to be")
+	}
+	return out
+}
+
+// checkSwitches logs in to the switches of the table, and reads what they show.
+func checkSwitches(ctx context.Context, p Patient) (out []Finding) {
+	file := p.Config.Switches.File
+	if file == "" {
+		return ok("none is configured")
+	}
+	table, err := switches.Load(file)
+	if err != nil {
+		return finding(Fault, "correct the file, or the setting switches.file", "%v", err)
+	}
+	for _, h := range table.Examine(ctx) {
+		switch {
+		case h.Err != nil:
+			out = append(out, finding(Fault, "make it answer, or correct its address, key and user in "+file, "%v", h.Err)...)
+		case len(h.Lacks) > 0:
+			out = append(out, finding(Fault, "make them on the switch, or correct "+file, "switch %s lacks %s", h.Switch,
+				strings.Join(h.Lacks, ", "))...)
+		default:
+			out = append(out, ok("switch %s has all VLANs, and shows all %d ports", h.Switch, h.Ports)...)
+		}
 	}
 	return out
 }

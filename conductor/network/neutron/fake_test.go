@@ -181,7 +181,7 @@ func begin(t *testing.T) *world {
 		"of-another": {"id": "of-another", "network_id": "net-prov", "mac_address": "52:54:00:00:00:99",
 			"device_owner": owner, "device_id": "0b6c1f5e-5c5a-4a5e-9c55-000000000001", "description": "Ingot other"},
 	}}}
-	for _, name := range []string{"prov", "clean", "tenant", "twin", "twin"} {
+	for _, name := range []string{"prov", "clean", "inspect", "tenant", "twin", "twin"} {
 		w.f.networks = append(w.f.networks, object{"id": "net-" + name, "name": name, "mtu": 1500,
 			"provider:physical_network": "physnet1"})
 	}
@@ -196,7 +196,7 @@ func begin(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.s = New(Config{Client: client, Mark: "0123", Networks: map[Purpose]Network{Provisioning: {Name: "prov",
-		Groups: []string{"group-1"}}, Cleaning: {Name: "net-clean"}},
+		Groups: []string{"group-1"}}, Cleaning: {Name: "net-clean"}, Inspection: {Name: "inspect"}},
 		Ports: func(context.Context, string) ([]*node.Port, []*node.Portgroup, error) { return w.cards, w.bonds, nil },
 		Node: func(context.Context, string) (*node.Node, error) {
 			if w.gone {

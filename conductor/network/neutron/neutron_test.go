@@ -77,6 +77,57 @@ func TestRamdiskThenTenant(t *testing.T) {
 	}
 }
 
+// TestInspectionNetwork: during an inspection the card that boots is in the network for that, with its security groups;
+// afterwards, or when it was given up, there is no port. driver_info can name another one, and without any the
+// inspection is refused.
+func TestInspectionNetwork(t *testing.T) {
+	w := begin(t)
+	w.n.Job.Phase = node.PhaseInspect
+	var invalid *node.InvalidError
+	delete(w.s.c.Networks, Inspection)
+	if err := w.s.ToRamdisk(t.Context(), w.n); !errors.As(err, &invalid) ||
+		!strings.Contains(err.Error(), "neutron.inspection_network") || len(w.own()) > 0 {
+		t.Errorf("without a network: %v, ports %v", err, w.own())
+	}
+	for _, c := range []struct{ conf, info, id string }{{"inspect", "", "net-inspect"},
+		{"", "net-tenant", "net-tenant"}} {
+		w.s.c.Networks[Inspection] = Network{Name: c.conf, Groups: []string{"group-i"}}
+		w.n.DriverInfo["inspection_network"] = c.info
+		w.n.Job = &node.Job{ID: "j", Phase: node.PhaseInspect}
+		for range 2 {
+			if err := w.s.ToRamdisk(t.Context(), w.n); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := w.own(), []string{c.id + " " + mac + " other"}; !slices.Equal(got, want) {
+				t.Fatalf("during the inspection there are %v, want %v", got, want)
+			}
+		}
+		p := w.port(fmt.Sprintf("port-%d", w.f.made))
+		if p["name"] != "Ingot inspection" || fmt.Sprint(p["security_groups"]) != "[group-i]" ||
+			p["binding:host_id"] != w.n.UUID || w.port(vif)["binding:host_id"] != "" {
+			t.Errorf("the port is %v", p)
+		}
+		for range 2 {
+			if err := w.s.Off(t.Context(), w.n); err != nil || len(w.own()) > 0 {
+				t.Errorf("after the inspection: %v, ports %v", err, w.own())
+			}
+		}
+		// Killed during the inspection, which nothing goes on with: the next start takes the port away.
+		if err := w.s.ToRamdisk(t.Context(), w.n); err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []struct {
+			job   *node.Job
+			ports int
+		}{{w.n.Job, 1}, {nil, 0}, {nil, 0}} {
+			w.n.Job = at.job
+			if err := w.s.Repair(t.Context()); err != nil || len(w.own()) != at.ports {
+				t.Errorf("repaired with job %v: %v, ports %v", at.job, err, w.own())
+			}
+		}
+	}
+}
+
 // TestBootOptions: where Neutron's DHCP serves the ramdisk, its port has the options for that, and the client ID of the
 // card.
 func TestBootOptions(t *testing.T) {
@@ -121,6 +172,8 @@ func TestBond(t *testing.T) {
 func TestDeathAtEachRequest(t *testing.T) {
 	type step = func(*world) error
 	life := []step{
+		func(w *world) error { w.n.Job.Phase = node.PhaseInspect; return w.s.ToRamdisk(w.t.Context(), w.n) },
+		func(w *world) error { return w.s.Off(w.t.Context(), w.n) },
 		func(w *world) error { w.n.Job.Phase = node.PhaseClean; return w.s.ToRamdisk(w.t.Context(), w.n) },
 		func(w *world) error { w.n.Job.Phase = node.PhaseDeploy; return w.s.ToRamdisk(w.t.Context(), w.n) },
 		func(w *world) error { return w.s.ToTenant(w.t.Context(), w.n) },

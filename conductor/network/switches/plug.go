@@ -37,8 +37,6 @@ type records interface {
 	GroupsOf(ctx context.Context, nodeUUID string) ([]*node.Portgroup, error)
 	// PortsAt lists the ports of all nodes at a switch.
 	PortsAt(ctx context.Context, switchID string) ([]*node.Port, error)
-	// Detach takes the networks from all ports and port groups of a node.
-	Detach(ctx context.Context, nodeUUID string) error
 }
 
 // Plug brings nodes to networks. Safe for concurrent use.
@@ -79,11 +77,7 @@ func (p *Plug) Attach(ctx context.Context, n *node.Node, to State) error {
 		all.Go(func() { errs[i] = p.switches[name].Apply(ctx, wants[name]) })
 	}
 	all.Wait()
-	// A machine is also in quarantine while it is off, as after a deployment that failed: its networks stay then.
-	if err := errors.Join(errs...); err != nil || to != Quarantine || n.Job == nil || n.Job.Phase != node.PhaseDelete {
-		return err
-	}
-	return p.records.Detach(ctx, n.UUID) // the next tenant begins without the networks of this one
+	return errors.Join(errs...)
 }
 
 // Validate reports what a node lacks for a deployment, by its records alone.
@@ -185,7 +179,8 @@ func (p *Plug) plan(ctx context.Context, n *node.Node, to State) (map[string][]d
 			network = ns.Provisioning
 		}
 		name := at.at.conf.name
-		want := dialect.Port{Interface: at.iface, VLAN: network.VLAN, Native: network.Native, Tagged: network.tagged}
+		want := dialect.Port{Interface: at.iface, VLAN: network.VLAN, Native: network.Native,
+			Untagged: network.untagged, Tagged: network.tagged}
 		if to == Tenant && group != nil {
 			number, err := channel(group)
 			if err != nil {

@@ -2,7 +2,6 @@ package switches
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +22,7 @@ networks:
     tenant-a: {vlan: 201}
     tenant-b: {vlan: 202, projects: [p-b]}
     hypervisors: {vlans: "211-213,300"}
+    routers: {vlans: "211,212", native: 202}
 switches:
   leaf-1:
     address: 192.0.2.11
@@ -87,9 +87,8 @@ func TestTableFaults(t *testing.T) {
 
 // book has the records of some ports.
 type book struct {
-	ports    []*node.Port
-	groups   []*node.Portgroup
-	detached string
+	ports  []*node.Port
+	groups []*node.Portgroup
 }
 
 func (b *book) PortsOf(_ context.Context, id string) (out []*node.Port, _ error) {
@@ -111,8 +110,6 @@ func (b *book) PortsAt(_ context.Context, id string) (out []*node.Port, _ error)
 	}
 	return out, nil
 }
-
-func (b *book) Detach(_ context.Context, id string) error { b.detached = id; return nil }
 
 // at is a port of node n that is cabled there.
 func at(n, mac, id, name string, boots bool, vif string) *node.Port {
@@ -172,6 +169,9 @@ func TestPlan(t *testing.T) {
 			""},
 		{"trunk", []*node.Port{at("n", "a", one, "Ethernet1/1", true, "hypervisors")}, nil, Tenant,
 			map[string][]dialect.Port{"leaf-1": {trunk("Ethernet1/1")}}, ""},
+		{"trunk with untagged frames", []*node.Port{at("n", "a", one, "Ethernet1/1", true, "routers")}, nil, Tenant,
+			map[string][]dialect.Port{"leaf-1": {{Interface: "Ethernet1/1", Native: 202, Untagged: true,
+				Tagged: []int{211, 212}}}}, ""},
 		{"LAG", bond, []*node.Portgroup{group("802.3ad", "10", "hypervisors")}, Tenant,
 			map[string][]dialect.Port{"leaf-1": {
 				trunk("port-channel10"), member("Ethernet1/1"), member("Ethernet1/2")}}, ""},
@@ -243,34 +243,5 @@ func TestPlan(t *testing.T) {
 		if err := p.Validate(t.Context(), n); (err == nil) != ok {
 			t.Errorf("lessee %s: %v", lessee, err)
 		}
-	}
-}
-
-// TestNetworksGoWithTheTenant: a node that is torn down has no networks any more; one that is off after a deployment
-// that failed keeps them.
-func TestNetworksGoWithTheTenant(t *testing.T) {
-	l := newLeaf(t, "arista_eos")
-	table, err := load(t)
-	if err != nil {
-		t.Fatal(err)
-	}
-	table.Switches = map[string]*Config{"leaf-1": l.conf}
-	b := &book{ports: []*node.Port{at("n", "a", l.conf.IDs[0], "Ethernet1", true, "tenant-a")}}
-	p := New(table, b, nil)
-	n := &node.Node{}
-	n.UUID = "n"
-	n.Job = &node.Job{Phase: node.PhaseDeploy}
-	if err := errors.Join(p.Attach(t.Context(), n, Tenant), p.Attach(t.Context(), n, Quarantine)); err != nil {
-		t.Fatal(err)
-	}
-	if b.detached != "" || l.Port("Ethernet1").Access != 999 {
-		t.Errorf("after a failed deployment %q is detached, port %+v", b.detached, l.Port("Ethernet1"))
-	}
-	n.Job.Phase = node.PhaseDelete
-	if err := errors.Join(p.Attach(t.Context(), n, Tenant), p.Attach(t.Context(), n, Quarantine)); err != nil {
-		t.Fatal(err)
-	}
-	if b.detached != "n" || l.Port("Ethernet1").Access != 999 {
-		t.Errorf("detached %q, port %+v", b.detached, l.Port("Ethernet1"))
 	}
 }

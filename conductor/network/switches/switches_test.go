@@ -86,7 +86,7 @@ func TestPortsAreWhatTheyAreToBe(t *testing.T) {
 			"access": {{Interface: port(d, 1), VLAN: 201}},
 			"other":  {{Interface: port(d, 1), VLAN: 999}},
 			"trunk":  {{Interface: port(d, 1), Native: 999, Tagged: []int{211, 212, 213}}},
-			"lag": {{Interface: lag(d, 10), Native: 201, Tagged: []int{211}},
+			"lag": {{Interface: lag(d, 10), Native: 201, Untagged: true, Tagged: []int{211}},
 				{Interface: port(d, 1), Channel: 10}},
 			"lag2": {{Interface: lag(d, 11), VLAN: 202}, {Interface: port(d, 1), Channel: 11}},
 		}
@@ -129,7 +129,8 @@ func differs(is vswitch.Port, want dialect.Port) string {
 	case want.Channel > 0:
 	case want.VLAN > 0 && (is.Mode != "access" || is.Access != want.VLAN):
 		return "another VLAN"
-	case want.VLAN == 0 && (is.Mode != "trunk" || is.Native != want.Native || !slices.Equal(is.Allowed, want.Tagged)):
+	case want.VLAN == 0 && (is.Mode != "trunk" || is.Native != want.Native ||
+		!slices.Equal(is.Allowed, want.Allowed())):
 		return "another trunk"
 	}
 	return ""
@@ -287,6 +288,34 @@ func TestFaultsOfASwitch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExamine: what a switch lacks is found by reading alone, and whatever it does, in time.
+func TestExamine(t *testing.T) {
+	each(t, func(t *testing.T, d vswitch.Dialect) {
+		l := newLeaf(t, d)
+		if err := l.conf.own(port(d, 9)); err != nil { // which the switch has not
+			t.Fatal(err)
+		}
+		table := &Table{Switches: map[string]*Config{"leaf-1": l.conf}}
+		table.Networks.Provisioning, table.Networks.Cleaning = Network{VLAN: 100}, &Network{VLAN: 101}
+		table.Networks.Quarantine = Network{VLAN: 999}
+		table.Networks.Tenants = map[string]Network{"a": {VLAN: 300}, "b": {Native: 999, tagged: []int{211, 301}}}
+		h := table.Examine(t.Context())[0]
+		if lacks := strings.Join(h.Lacks, " "); h.Err != nil || h.Ports != 6 || len(h.Lacks) != 3 ||
+			!strings.HasPrefix(lacks, "VLAN 300 VLAN 301 port "+port(d, 9)+" (") {
+			t.Errorf("found %+v", h)
+		}
+		lines, sessions, _ := l.Lines()
+		if sessions != 1 || slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "conf") }) {
+			t.Errorf("in %d sessions it said %q", sessions, lines)
+		}
+		l.conf.Timeout = time.Second
+		l.SetFault(func(string) vswitch.Fault { return vswitch.Hang })
+		if h := table.Examine(t.Context())[0]; h.Err == nil || !strings.Contains(h.Err.Error(), "takes longer than") {
+			t.Errorf("of a switch that is silent: %+v", h)
+		}
+	})
 }
 
 // TestOneRefusalIsOneNodes: what a switch refuses for one port fails that port's request alone.

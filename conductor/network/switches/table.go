@@ -43,7 +43,8 @@ type Network struct {
 	// Projects are those whose nodes (by lessee, else owner) may be brought to it; without any, all nodes may.
 	Projects []string `yaml:"projects"`
 
-	tagged []int
+	tagged   []int
+	untagged bool // Native is the network's own
 }
 
 // Config is one switch.
@@ -73,6 +74,7 @@ type Config struct {
 	dialect *dialect.Dialect
 	hostKey ssh.PublicKey
 	owned   map[string]bool // names of interfaces, LAGs included
+	lags    map[string]bool
 }
 
 const (
@@ -128,7 +130,7 @@ func (t *Table) check() error {
 			if n.Native < 0 || n.Native > 4094 {
 				bad("networks.%s: native %d is not from 1 to 4094", name, n.Native)
 			}
-			if n.Native == 0 {
+			if n.untagged = n.Native != 0; !n.untagged {
 				n.Native = t.Networks.Quarantine.VLAN
 			}
 			if slices.Contains(n.tagged, n.Native) {
@@ -221,7 +223,7 @@ func (c *Config) check(name string) error {
 		return errors.New("host_key is needed, the public key of its SSH server: ssh-keyscan shows it, compare it with" +
 			" what the switch says")
 	}
-	c.dialect, c.owned = dialect.Find(c.Dialect), map[string]bool{}
+	c.dialect, c.owned, c.lags = dialect.Find(c.Dialect), map[string]bool{}, map[string]bool{}
 	for _, entry := range c.Ports {
 		if err := c.own(entry); err != nil {
 			return err
@@ -237,7 +239,7 @@ func (c *Config) check(name string) error {
 			if err != nil {
 				return err
 			}
-			c.owned[name] = true
+			c.owned[name], c.lags[name] = true, true
 		}
 	}
 	if len(c.owned) == 0 {

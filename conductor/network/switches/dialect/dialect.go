@@ -32,9 +32,11 @@ type Port struct {
 	Interface string
 	// VLAN is the one VLAN of an access port; 0: a trunk, or a member of a LAG.
 	VLAN int
-	// Native is the VLAN of a trunk's untagged frames, Tagged are those of tagged ones.
-	Native int
-	Tagged []int
+	// Native is the VLAN of a trunk's untagged frames, which it carries if Untagged is set and drops otherwise; Tagged
+	// are those of tagged ones.
+	Native   int
+	Untagged bool
+	Tagged   []int
 	// Channel is the number of the LAG that the port is a member of; the LAG's own Port says what it carries.
 	Channel int
 }
@@ -46,7 +48,17 @@ func (p Port) String() string {
 	case p.VLAN > 0:
 		return fmt.Sprintf("in VLAN %d", p.VLAN)
 	}
-	return fmt.Sprintf("a trunk of VLANs %s with native VLAN %d", shortList(p.Tagged), p.Native)
+	return fmt.Sprintf("a trunk of VLANs %s with native VLAN %d", shortList(p.Allowed()), p.Native)
+}
+
+// Allowed are the VLANs of a trunk. A switch drops the frames of the native one if that is not among them.
+func (p Port) Allowed() []int {
+	if !p.Untagged {
+		return p.Tagged
+	}
+	all := append(slices.Clone(p.Tagged), p.Native)
+	slices.Sort(all)
+	return all
 }
 
 // VLANs are those that the switch must have.
@@ -75,7 +87,7 @@ func (t *text) UnmarshalYAML(n *yaml.Node) (err error) {
 func (t text) fill(p Port) (string, error) {
 	var b bytes.Buffer
 	err := t.t.Execute(&b, map[string]any{"Interface": p.Interface, "VLAN": p.VLAN, "Native": p.Native,
-		"Allowed": shortList(p.Tagged), "Channel": p.Channel})
+		"Allowed": shortList(p.Allowed()), "Channel": p.Channel})
 	return b.String(), err
 }
 
@@ -278,7 +290,7 @@ func (h Shown) Is(p Port) bool {
 	case p.VLAN > 0:
 		return h.mode == "access" && h.access == p.VLAN
 	}
-	return h.mode == "trunk" && h.native == p.Native && !h.all && slices.Equal(h.allowed, p.Tagged)
+	return h.mode == "trunk" && h.native == p.Native && !h.all && slices.Equal(h.allowed, p.Allowed())
 }
 
 func (h Shown) String() string {
