@@ -30,6 +30,7 @@ func imageService(cfg config.Config, k *access.Keystone, ca *agents.CA, at netip
 	}
 	s, err := glance.New(glance.Config{
 		URL: cfg.Glance.URL, CAFile: cfg.Glance.CAFile, Login: k.OwnToken, Forget: k.Forget,
+		Container: cfg.Glance.Container, KeyFile: cfg.Glance.KeyFile,
 		Local: localImage(cfg.Netboot.ImagesDir),
 		Base:  "http://" + netip.AddrPortFrom(at, uint16(cfg.Netboot.HTTPPort)).String(), Key: key, Node: st.Node,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },

@@ -201,6 +201,8 @@ func TestAccessIsChecked(t *testing.T) {
 		{with(map[string]string{"api.keystone.cache_time": "2m"}), "a revoked token"},
 		{with(map[string]string{"glance.url": "https://g:9292"}), ""},
 		{with(map[string]string{"glance.url": "g:9292"}), "glance.url"},
+		{with(map[string]string{"glance.swift_container": "https://s/v1/a/g"}), "needs glance.url"},
+		{with(map[string]string{"glance.swift_key_file": "/k"}), "needs glance.swift_container"},
 		{with(map[string]string{"placement.url": "p"}), "placement.url"},
 		{with(map[string]string{"placement.aggregates": "=8c9a4b5e-0000-4000-8000-0000000000a1"}), ""},
 		{with(map[string]string{"placement.aggregates": "rack1=here"}), "is not GROUP=UUID"},

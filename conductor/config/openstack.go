@@ -9,8 +9,10 @@ import (
 
 // Glance is OpenStack's image service.
 type Glance struct {
-	URL    string `yaml:"url"`
-	CAFile string `yaml:"ca_file"`
+	URL       string `yaml:"url"`
+	CAFile    string `yaml:"ca_file"`
+	Container string `yaml:"swift_container"`
+	KeyFile   string `yaml:"swift_key_file"`
 }
 
 // Neutron is OpenStack's network service. The names of networks and security groups are those of Ironic's section.
@@ -41,7 +43,11 @@ type Placement struct {
 func openstackSettings(g *Glance, n *Neutron, p *Placement) []setting {
 	all := []setting{
 		{"glance.url", &g.URL, nil, nil, "Address of Glance, whose images image_source may name, by ID or by name."},
-		{"glance.ca_file", &g.CAFile, nil, nil, "Certificates that sign Glance's."},
+		{"glance.ca_file", &g.CAFile, nil, nil, "Certificates that sign Glance's and Swift's."},
+		{"glance.swift_container", &g.Container, nil, nil,
+			"URL of the container in Swift where Glance keeps its images, such as https://swift.example/v1/AUTH_ID/glance. Agents get temporary URLs of it."},
+		{"glance.swift_key_file", &g.KeyFile, nil, nil,
+			"File with the key that signs them. Empty: the account's own, if Ingot's user may read it."},
 		{"neutron.url", &n.URL, nil, nil,
 			"Address of Neutron. With it nodes may have the network interface neutron."},
 		{"neutron.ca_file", &n.CAFile, nil, nil, "Certificates that sign Neutron's."},
@@ -90,6 +96,10 @@ func (c Config) checkOpenStack() (checks []check) {
 			check{s.url != "" && c.API.Auth != "keystone", s.key,
 				"needs api.auth keystone: the service wants a token of Keystone's"})
 	}
+	checks = append(checks,
+		check{c.Glance.Container != "" && c.Glance.URL == "", "glance.swift_container", "needs glance.url"},
+		check{c.Glance.KeyFile != "" && c.Glance.Container == "", "glance.swift_key_file",
+			"needs glance.swift_container"})
 	return append(checks, check{c.Neutron.DHCPOptions && (c.Netboot.DHCP != "off" || c.Netboot.Address == "" &&
 		c.Netboot.Interface == ""), "neutron.dhcp_options",
 		"needs netboot.dhcp off, for Neutron's server answers, and netboot.address, where machines find what to boot"})

@@ -38,7 +38,10 @@ type Config struct {
 	// Login returns a token of this server's own user, and Forget drops one that Glance refused.
 	Login  func(ctx context.Context) (string, error)
 	Forget func(token string)
-	CAFile string // certificates that sign Glance's; empty: those of the machine
+	CAFile string // certificates that sign Glance's and Swift's; empty: those of the machine
+	// Container is the URL of Swift's container with Glance's images; empty: agents get no temporary URLs. KeyFile has
+	// the key that signs them; empty: the account's own is asked for.
+	Container, KeyFile string
 
 	Base string // address of the HTTP server for machines, without a slash at its end
 	// Local reports whether the conductor itself has an image file of that name: then a bare name means that file.
@@ -52,10 +55,11 @@ type Config struct {
 
 // Service is Glance, as seen by a conductor. Safe for concurrent use.
 type Service struct {
-	cfg  Config
-	base string // with /v2
-	http *http.Client
-	log  *slog.Logger
+	cfg   Config
+	base  string // with /v2
+	swift *swift // nil: images are not fetched from there
+	http  *http.Client
+	log   *slog.Logger
 }
 
 // lookupTime bounds one lookup, which a client waits for.
@@ -82,7 +86,13 @@ func New(cfg Config, log *slog.Logger) (*Service, error) {
 		}
 		transport.TLSClientConfig = trust
 	}
-	return &Service{cfg: cfg, base: u.String() + "/v2", log: cmp.Or(log, slog.New(slog.DiscardHandler)),
+	var store *swift
+	if cfg.Container != "" {
+		if store, err = newSwift(cfg.Container, cfg.KeyFile); err != nil {
+			return nil, err
+		}
+	}
+	return &Service{cfg: cfg, base: u.String() + "/v2", swift: store, log: cmp.Or(log, slog.New(slog.DiscardHandler)),
 		// The token is for Glance, not for whomever it might redirect to.
 		http: &http.Client{Transport: transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
@@ -271,12 +281,17 @@ func refused(status int) error {
 
 // ask sends a request with a token, and once more with a new one when Glance refuses that.
 func (s *Service) ask(ctx context.Context, method, path string, header http.Header) (*http.Response, error) {
+	return s.askAt(ctx, method, s.base+path, header)
+}
+
+// askAt is ask for a whole address.
+func (s *Service) askAt(ctx context.Context, method, address string, header http.Header) (*http.Response, error) {
 	for again := false; ; again = true {
 		token, err := s.cfg.Login(ctx)
 		if err != nil {
 			return nil, err
 		}
-		req, err := http.NewRequestWithContext(ctx, method, s.base+path, nil)
+		req, err := http.NewRequestWithContext(ctx, method, address, nil)
 		if err != nil {
 			return nil, fmt.Errorf("ask Glance: %w", err)
 		}

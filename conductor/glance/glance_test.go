@@ -50,7 +50,10 @@ type world struct {
 
 var errNone = errors.New("no such node")
 
-func begin(t *testing.T) *world {
+func begin(t *testing.T) *world { return beginWith(t, func(*glance.Config) {}) }
+
+// beginWith is begin with another configuration.
+func beginWith(t *testing.T, set func(*glance.Config)) *world {
 	w := &world{t: t, n: node.Node{UUID: "node-1", Job: &node.Job{ID: "job-1", Phase: node.PhaseDeploy}}}
 	mux := http.NewServeMux()
 	images := map[string]map[string]any{
@@ -115,8 +118,7 @@ func begin(t *testing.T) *world {
 	}))
 	t.Cleanup(w.glance.Close)
 	mine := w.token.Load()
-	var err error
-	w.s, err = glance.New(glance.Config{URL: w.glance.URL, Base: "http://192.0.2.1:8080", Key: []byte("k"),
+	cfg := glance.Config{URL: w.glance.URL, Base: "http://192.0.2.1:8080", Key: []byte("k"),
 		Local:  func(name string) bool { return name == "local.img" },
 		Login:  func(context.Context) (string, error) { return fmt.Sprint("token ", mine), nil },
 		Forget: func(string) { mine = w.token.Load() },
@@ -127,8 +129,10 @@ func begin(t *testing.T) *world {
 			return w.n.Clone(), w.lost
 		},
 		NotFound: func(err error) bool { return errors.Is(err, errNone) },
-	}, nil)
-	if err != nil {
+	}
+	set(&cfg)
+	var err error
+	if w.s, err = glance.New(cfg, nil); err != nil {
 		t.Fatal(err)
 	}
 	return w

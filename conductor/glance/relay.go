@@ -48,8 +48,8 @@ func (s *Service) admits(r *http.Request, id string) (bool, error) {
 		hmac.Equal([]byte(q.Get("token")), []byte(s.code(n, id))), nil
 }
 
-// ServeHTTP streams an image to the agent that is to write it. The digest is the ETag, so that a broken transfer goes
-// on where it ended, at this conductor or another one.
+// ServeHTTP leads the agent that is to write an image to Swift, or streams the image to it. The digest is the ETag, so
+// that a broken transfer goes on where it ended, at this conductor or another one.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, ok := instance.GlanceID(r.PathValue("id"))
 	if ok {
@@ -63,6 +63,16 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok { // one answer for all reasons
 		http.NotFound(w, r)
 		return
+	}
+	if s.swift != nil {
+		at, err := s.temporary(r.Context(), id)
+		if err == nil {
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("Location", at)
+			w.WriteHeader(http.StatusTemporaryRedirect)
+			return
+		}
+		s.log.Warn("an image is passed on from Glance, and not fetched from Swift", "image", id, "err", err)
 	}
 	if err := s.relay(w, r, id); err != nil && r.Context().Err() == nil {
 		s.log.Warn("an image of Glance is not served to its end", "image", id, "node", r.URL.Query().Get("node"), "err", err)
