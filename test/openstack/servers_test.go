@@ -16,18 +16,11 @@ import (
 func TestServers(t *testing.T) {
 	s := start(t, 1)
 	image := s.image("system", []byte(strings.Repeat("a system ", 10_000)))
-	s.openstack("flavor", "create", "bm", "--ram", "1024", "--disk", "10", "--vcpus", "1", "--property",
-		"resources:CUSTOM_FLEET=1", "--property", "resources:VCPU=0", "--property", "resources:MEMORY_MB=0",
-		"--property", "resources:DISK_GB=0")
+	s.flavor()
 	s.waitInventory(0)
 
-	create := func(name string) string {
-		t.Helper()
-		return s.openstack("server", "create", name, "--flavor", "bm", "--image", "system", "--network", "tenant", "-f",
-			"value", "-c", "id")
-	}
 	s.calls.begin("Create")
-	id := create("first")
+	id := s.create("first")
 	ingotd.Wait(t, "the machine is in the network of ramdisks", func() bool {
 		own := s.ownPorts()
 		if len(own) == 0 {
@@ -100,10 +93,14 @@ func TestServers(t *testing.T) {
 
 	s.calls.begin("Rebuild")
 	written := s.fleet.Counts().Images
-	s.openstack("server", "rebuild", id)
+	s.openstack("server", "rebuild", "--preserve-ephemeral", id)
 	s.wait(id, "ACTIVE")
 	if n := s.fleet.Counts().Images; n != written+1 {
 		t.Errorf("rebuild wrote %d images", n-written)
+	}
+	n, _ = s.node(uuid)
+	if info, _ := n["instance_info"].(object); fmt.Sprint(info["preserve_ephemeral"]) != "True" {
+		t.Errorf("rebuild --preserve-ephemeral left instance_info %v", info)
 	}
 
 	s.calls.begin("Delete")
@@ -116,7 +113,7 @@ func TestServers(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.cloud.Images(), image)); err != nil {
 		t.Fatal(err)
 	}
-	id = create("second")
+	id = s.create("second")
 	now = s.wait(id, "ERROR")
 	if why := fmt.Sprint(now["fault"]); !strings.Contains(why, "write_image") || !strings.Contains(why,
 		"fetch the image: the server answered 5") {
