@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	hardwarefake "github.com/ingot-metal/ingot/conductor/hardware/fake"
+	"github.com/ingot-metal/ingot/conductor/hardware/openstack"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	poweragent "github.com/ingot-metal/ingot/conductor/hardware/power/agent"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
@@ -28,11 +29,13 @@ import (
 
 // powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for
 // stands there as type/interface: a machine of manual-management is as real as a fake one is not.
-func powerDrivers(machines *fake.Machines, toAgents poweragent.Link, services redfishServices) map[string]power.Opener {
+func powerDrivers(machines *fake.Machines, toAgents poweragent.Link,
+	services hardwareServices) map[string]power.Opener {
 	all := map[string]power.Opener{
 		"redfish":                redfish.Opener(services.pool, services.caDir),
 		"ipmitool":               ipmi.Open,
 		"fake":                   machines.Open,
+		"openstack":              services.clouds.Open,
 		"agent":                  poweragent.Opener(toAgents),
 		"manual-management/fake": manual.Open,
 	}
@@ -44,8 +47,9 @@ func powerDrivers(machines *fake.Machines, toAgents poweragent.Link, services re
 	return all
 }
 
-// redfishServices holds the clients that the interfaces of hardware type redfish share.
-type redfishServices struct {
+// hardwareServices holds what the interfaces of hardware types share: clients of Redfish services and of clouds.
+type hardwareServices struct {
+	clouds  *openstack.Service
 	pool    *controller.Pool
 	caDir   string
 	timeout time.Duration // of a call of the management interface
@@ -56,20 +60,22 @@ type redfishServices struct {
 // sessionsEnd bounds how long sessions may take to be deleted when the conductor stops.
 const sessionsEnd = 10 * time.Second
 
-// services makes the clients of Redfish services. Their addresses are users': they are guarded.
-func services(cfg config.Config, log *slog.Logger) (redfishServices, error) {
+// services makes the clients. The addresses of Redfish services are users': they are guarded. Those of clouds are the
+// operator's.
+func services(cfg config.Config, log *slog.Logger) (hardwareServices, error) {
 	allow, err := dial.Parse(cfg.Fetch.Allow)
 	if err != nil {
-		return redfishServices{}, fmt.Errorf("fetch.allow: %w", err)
+		return hardwareServices{}, fmt.Errorf("fetch.allow: %w", err)
 	}
 	guard := dial.New(allow)
 	pool := controller.NewPool(controller.Options{Dial: guard.Dial, Log: log,
 		Sessions: filepath.Join(cfg.DataDir, "redfish-sessions")})
-	return redfishServices{pool, cfg.Redfish.CADir, cfg.Power.CallTimeout, guard.Transport(nil), log}, nil
+	return hardwareServices{openstack.New(cfg.OpenStack.CloudsFile), pool, cfg.Redfish.CADir, cfg.Power.CallTimeout,
+		guard.Transport(nil), log}, nil
 }
 
 // close deletes the sessions at all services.
-func (s redfishServices) close(ctx context.Context) {
+func (s hardwareServices) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sessionsEnd)
 	defer cancel()
 	s.pool.Close(ctx)
@@ -132,12 +138,13 @@ func hardwareTypes(c config.Config) (*driver.Table, error) {
 }
 
 // plugs returns the implementations of nodes' interfaces other than power and network.
-func plugs(types *driver.Table, machines *fake.Machines, services redfishServices) *hardware.Set {
+func plugs(types *driver.Table, machines *fake.Machines, services hardwareServices) *hardware.Set {
 	all := hardwarefake.New(machines, nil).Plugs()
 	all["raid"]["agent"] = hardware.GenericRAID{}
 	management := redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
 	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
 	all["bios"]["redfish"], all["vendor"]["redfish"] = redfish.NewBIOS(management), vendor.New(management)
+	all["inspect"]["openstack"] = openstack.NewInspect(services.clouds, services.log)
 	all["raid"]["redfish"] = redfish.NewRAID(management)
 	all["firmware"]["redfish"] = redfish.NewFirmware(management, services.files)
 	for _, t := range driver.Twins {

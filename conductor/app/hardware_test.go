@@ -79,10 +79,10 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 }
 
 // testServices are clients of Redfish services that may be on loopback.
-func testServices(t *testing.T) redfishServices {
+func testServices(t *testing.T) hardwareServices {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Fetch.Allow = []string{"127.0.0.0/8"}
+	cfg.Fetch.Allow, cfg.OpenStack.CloudsFile = []string{"127.0.0.0/8"}, "/etc/openstack/machines.yaml"
 	s, err := services(cfg, logger(cfg, t.Output()).Part("controllers"))
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,8 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 		for _, iface := range typ.Enabled("power") {
 			n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name,
 				Interfaces: map[string]string{"power": iface}, DriverInfo: map[string]any{"ipmi_address": "192.0.2.1",
-					"redfish_address": "192.0.2.1"}}
+					"redfish_address": "192.0.2.1", "openstack_cloud": "lab", "openstack_boot": "metadata",
+					"openstack_server": "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c"}}
 			drv, err := d.Open(n)
 			if err != nil {
 				t.Errorf("%s with power interface %s: %v", name, iface, err)

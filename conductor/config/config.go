@@ -73,6 +73,7 @@ type Config struct {
 	Glance     Glance     `yaml:"glance"`
 	Neutron    Neutron    `yaml:"neutron"`
 	Placement  Placement  `yaml:"placement"`
+	OpenStack  OpenStack  `yaml:"openstack"`
 	SignOfLife SignOfLife `yaml:"sign_of_life"`
 	Switches   Switches   `yaml:"switches"`
 }

@@ -32,6 +32,11 @@ type Neutron struct {
 	RescuingGroups      []string `yaml:"rescuing_network_security_groups"`
 }
 
+// OpenStack is about machines that are servers of OpenStack clouds.
+type OpenStack struct {
+	CloudsFile string `yaml:"clouds_file"`
+}
+
 // Placement is OpenStack's count of machines, for schedulers other than Nova.
 type Placement struct {
 	URL        string        `yaml:"url"`
@@ -40,7 +45,7 @@ type Placement struct {
 	Aggregates []string      `yaml:"aggregates"`
 }
 
-func openstackSettings(g *Glance, n *Neutron, p *Placement) []setting {
+func openstackSettings(g *Glance, n *Neutron, p *Placement, o *OpenStack) []setting {
 	all := []setting{
 		{"glance.url", &g.URL, nil, nil, "Address of Glance, whose images image_source may name, by ID or by name."},
 		{"glance.ca_file", &g.CAFile, nil, nil, "Certificates that sign Glance's and Swift's."},
@@ -80,7 +85,9 @@ func openstackSettings(g *Glance, n *Neutron, p *Placement) []setting {
 		setting{"placement.interval", &p.Interval, time.Minute, positive{},
 			"Time between two comparisons without a reported change."},
 		setting{"placement.aggregates", &p.Aggregates, nil, rule.UUIDs{},
-			"Aggregates of the nodes of conductor groups. Empty: aggregates are left as they are."})
+			"Aggregates of the nodes of conductor groups. Empty: aggregates are left as they are."},
+		setting{"openstack.clouds_file", &o.CloudsFile, nil, nil,
+			"File of clouds, as OpenStack's client reads it, for nodes of hardware type openstack: driver_info names the cloud. All who may change driver_info can use each cloud in it. With secure.yaml beside it; read at each login."})
 }
 
 // checkOpenStack looks at the services that are asked with a token of Keystone's.

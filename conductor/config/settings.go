@@ -165,8 +165,8 @@ func (c *Config) sections() []section {
 			{"sign_of_life.networks", &c.SignOfLife.Networks, nil, nil,
 				"Networks (CIDR) in which port:NUMBER is tried at addresses of a config drive's network_data. Empty: only at those that the node leased or its agent used."},
 		}},
-		{"OpenStack", "Services that Ingot asks as its user in Keystone (section API).",
-			openstackSettings(&c.Glance, &c.Neutron, &c.Placement)},
+		{"OpenStack", "Services that Ingot asks as its user in Keystone (section API), and clouds whose servers are machines.",
+			openstackSettings(&c.Glance, &c.Neutron, &c.Placement, &c.OpenStack)},
 		{"Limits", "What is beyond a limit is closed, or answered with 503 and Retry-After.", limitSettings(&c.Limits)},
 		{"History", "How much of the past is kept.", historySettings(&c.History)},
 	}

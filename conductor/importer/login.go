@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -17,6 +16,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 	"gopkg.in/yaml.v3"
 
+	"github.com/ingot-metal/ingot/conductor/guard/oscloud"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 )
 
@@ -72,7 +72,7 @@ func Login(ctx context.Context, address, cloud string, getenv func(string) strin
 
 // loginCloud logs in as an entry of clouds.yaml says.
 func loginCloud(ctx context.Context, address, cloud string, getenv func(string) string) (*API, error) {
-	file, err := cloudsFile(getenv)
+	file, err := oscloud.File(getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -110,22 +110,6 @@ func loginCloud(ctx context.Context, address, cloud string, getenv func(string) 
 	}
 	s.TLS = t
 	return s, s.keystone(ctx, o, e)
-}
-
-// cloudsFile is where the openstack command would find its clouds.
-func cloudsFile(getenv func(string) string) (string, error) {
-	if file := getenv("OS_CLIENT_CONFIG_FILE"); file != "" {
-		return file, nil
-	}
-	home := cmp.Or(getenv("XDG_CONFIG_HOME"), getenv("HOME")+"/.config")
-	files := []string{"clouds.yaml", home + "/openstack/clouds.yaml", "/etc/openstack/clouds.yaml"}
-	for _, file := range files {
-		if _, err := os.Stat(file); err == nil {
-			return file, nil
-		}
-	}
-	return "", fmt.Errorf("there is no clouds.yaml: looked for %s; OS_CLIENT_CONFIG_FILE names another",
-		strings.Join(files, ", "))
 }
 
 // keystone gets a token, and the address of the Bare Metal API unless it is known.

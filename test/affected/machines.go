@@ -94,7 +94,8 @@ var machines = []line{
 	{"test/openstack/moving", "conductor/importer test/openstack/moving"},
 	{"test/openstack/underironic", "agent/ipa agent/ipa/steps test/openstack/underironic"},
 	{"test/openstack",
-		"conductor/access conductor/api/... conductor/app conductor/engine conductor/glance conductor/node conductor/rest"},
+		"conductor/access conductor/api/... conductor/app conductor/engine conductor/glance conductor/hardware/openstack " +
+			"conductor/node conductor/rest"},
 	{"test/chaos", "conductor/agents conductor/engine conductor/member conductor/store conductor/store/postgres tools/lab/fleet"},
 	{"test/compat", "conductor/api/... conductor/app conductor/config conductor/node conductor/rest"},
 

@@ -176,7 +176,7 @@ func TestCompletion(t *testing.T) {
 		{"node show w", "web1 web2"},
 		{"node power o", "on off reboot status"},
 		{"node power on d", "db1"},
-		{"node create x --driver ", "fake-hardware idrac ipmi manual-management redfish"},
+		{"node create x --driver ", "fake-hardware idrac ipmi manual-management openstack redfish"},
 		{"node list -o ", "table wide json yaml csv name go-template="},
 	} {
 		args := append([]string{"__complete"}, strings.Split(tc.line, " ")...)

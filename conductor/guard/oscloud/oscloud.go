@@ -8,6 +8,7 @@ package oscloud
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,10 +28,11 @@ import (
 
 // Config says where a service is, and as whom it is asked.
 type Config struct {
-	Name   string // for people, such as Neutron
-	URL    string // with or without the version
-	Path   string // of the version, such as /v2.0; may be empty
-	CAFile string // certificates that sign the service's; empty: those of the machine
+	Name   string      // for people, such as Neutron
+	URL    string      // with or without the version
+	Path   string      // of the version, such as /v2.0; may be empty
+	CAFile string      // certificates that sign the service's; empty: those of the machine
+	TLS    *tls.Config // instead of CAFile
 	// Login returns a token of this server's own user, and Forget drops one that the service refused.
 	Login  func(ctx context.Context) (string, error)
 	Forget func(token string)
@@ -50,32 +52,66 @@ func New(c Config) (*gophercloud.ServiceClient, error) {
 	}
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), c.Path) + c.Path + "/"
 	u.User, u.RawQuery, u.Fragment = nil, "", ""
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DialContext = (&net.Dialer{Timeout: Timeout / 3}).DialContext
-	t.MaxResponseHeaderBytes = limit.KeystoneHeader
 	if c.CAFile != "" {
-		if t.TLSClientConfig, err = keyfile.Trust(c.CAFile); err != nil {
+		if c.TLS, err = keyfile.Trust(c.CAFile); err != nil {
 			return nil, fmt.Errorf("read the CA of %s: %w", c.Name, err)
 		}
 	}
-	p := &gophercloud.ProviderClient{HTTPClient: http.Client{Timeout: Timeout,
-		Transport:     &transport{c: c, host: u.Host, next: t},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	p := &gophercloud.ProviderClient{HTTPClient: client(&transport{c: c,
+		next: &bounded{host: u.Host, next: wire(c.TLS)}})}
 	return &gophercloud.ServiceClient{ProviderClient: p, Endpoint: u.String(), MoreHeaders: c.Header}, nil
 }
 
-// transport adds the token, renews one that is refused, and bounds the answer.
-type transport struct {
-	c    Config
+// client follows no redirects: tokens and passwords are for the service, not for whomever it might redirect to.
+func client(t http.RoundTripper) http.Client {
+	return http.Client{Timeout: Timeout, Transport: t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// wire connects to a service.
+func wire(trust *tls.Config) *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: Timeout / 3}).DialContext
+	t.MaxResponseHeaderBytes = limit.KeystoneHeader
+	if trust != nil {
+		t.TLSClientConfig = trust.Clone()
+		t.TLSClientConfig.MinVersion = max(t.TLSClientConfig.MinVersion, tls.VersionTLS12)
+	}
+	return t
+}
+
+// bounded sends requests to one host only, and bounds the answer.
+type bounded struct {
 	host string
 	next http.RoundTripper
+}
+
+func (b *bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != b.host {
+		return nil, errElsewhere
+	}
+	resp, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(resp.Body, limit.KeystoneBody), resp.Body}
+	return resp, nil
+}
+
+// transport adds the token, and renews one that is refused.
+type transport struct {
+	c    Config
+	next *bounded
 }
 
 // errElsewhere is the error of a request to another host, as a link in an answer may ask for.
 var errElsewhere = errors.New("it names another server in a link, to which no token is sent")
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host != t.host {
+	if r.URL.Host != t.next.host { // before a token is got for it
 		return nil, errElsewhere
 	}
 	for again := false; ; again = true {
@@ -99,10 +135,6 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			t.c.Forget(token)
 			continue
 		}
-		resp.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(resp.Body, limit.KeystoneBody), resp.Body}
 		return resp, nil
 	}
 }

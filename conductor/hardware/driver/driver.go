@@ -162,6 +162,29 @@ var types = []*Type{
 		Interfaces:  twinned(redfishInterfaces), Properties: redfishProperties,
 	},
 	{
+		Name:        "openstack",
+		Description: "Virtual bare metal: servers of an OpenStack cloud, turned on and off by Nova.",
+		Interfaces: map[string][]string{
+			"vendor": {"no-vendor"}, "power": {"openstack"}, "console": {"no-console"},
+			// Rescue is not the default: with openstack_boot rebuild it would overwrite the instance.
+			"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"no-rescue", "agent"}, "bios": {"no-bios"},
+			"inspect": {"openstack", "agent", "no-inspect"}, "boot": netboots, "raid": {"no-raid", "agent"},
+			"storage": {"noop"}, "management": {"openstack"}, "network": networks, "firmware": {"no-firmware"},
+		},
+		Properties: []power.Property{
+			{Name: "openstack_cloud", Required: true,
+				Description: "name of the cloud in the file openstack.clouds_file, which has its address and credentials."},
+			{Name: "openstack_server", Required: true,
+				Description: "UUID of the server in that cloud that is the machine."},
+			{Name: "openstack_boot", Required: true,
+				Description: "how the server is booted from the network, by what the cloud allows: metadata (libvirt:pxe-first, where Nova is patched), rescue (boots openstack_boot_image beside the disks), or rebuild (writes openstack_boot_image over the root disk)."},
+			{Name: "openstack_boot_image",
+				Description: "UUID of the image with iPXE, for openstack_boot rescue and rebuild."},
+			{Name: "kernel_append_params",
+				Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
+		},
+	},
+	{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"},

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/hardware/openstack"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/ipmi"
@@ -36,7 +37,8 @@ func TestEveryTypeHasEveryKind(t *testing.T) {
 // The properties of driver_info in the API are those that the power drivers read.
 func TestPropertiesAreThoseOfThePowerDrivers(t *testing.T) {
 	for name, want := range map[string][]power.Property{"ipmi": ipmi.Properties, "fake-hardware": fake.Properties,
-		"manual-management": manual.Properties, "redfish": redfish.Properties, "idrac": redfish.Properties} {
+		"manual-management": manual.Properties, "redfish": redfish.Properties, "idrac": redfish.Properties,
+		"openstack": openstack.Properties} {
 		hw, _ := All().ByName(name)
 		for _, p := range want {
 			i := slices.IndexFunc(hw.Properties, func(q power.Property) bool { return q.Name == p.Name })
