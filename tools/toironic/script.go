@@ -91,7 +91,9 @@ func (e *export) state(n Object) {
 		case true:
 			e.command("baremetal", "node", "set", id, "--automated-clean")
 		case nil:
-			e.command("baremetal", "node", "unset", id, "--automated-clean")
+			// Ironic 21.4 answers the removal with a fault: cleaning is on there then, as without the field.
+			e.script.WriteString(command("baremetal", "node", "unset", id, "--automated-clean") + " ||\n\t" +
+				command("baremetal", "node", "set", id, "--automated-clean") + "\n")
 		}
 	}
 	if to.as != "" {

@@ -108,12 +108,15 @@ func (e *export) note(format string, args ...any) {
 }
 
 // command adds a command of openstack. Each word is quoted for a shell.
-func (e *export) command(words ...string) {
-	e.script.WriteString("openstack")
+func (e *export) command(words ...string) { e.script.WriteString(command(words...) + "\n") }
+
+// command is a command of the openstack client for a shell.
+func command(words ...string) string {
+	line := "openstack"
 	for _, w := range words {
-		e.script.WriteString(" " + quote(w))
+		line += " " + quote(w)
 	}
-	e.script.WriteString("\n")
+	return line
 }
 
 var plain = regexp.MustCompile(`^[-a-zA-Z0-9_./:=,]+$`)

@@ -100,7 +100,8 @@ func TestScript(t *testing.T) {
 	before := ""
 	for _, want := range []string{"/ironic.json\n", "baremetal deploy template create CUSTOM_A",
 		"volume target create", "node set " + two + " --no-automated-clean", "node provide " + two,
-		"node unset " + two + " --automated-clean", "node add trait " + one + " CUSTOM_A", "node manage " + one,
+		"node unset " + two + " --automated-clean ||\n\topenstack baremetal node set " + two + " --automated-clean",
+		"node add trait " + one + " CUSTOM_A", "node manage " + one,
 		"node adopt " + one, "--protected", "maintenance set " + one, "allocation create --uuid=" + three} {
 		_, rest, ok := strings.Cut(script, want)
 		if !ok || !strings.HasPrefix(script, before) {
