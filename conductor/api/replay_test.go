@@ -475,7 +475,7 @@ func isUnrecorded(d any) bool {
 	if m, ok := d.(map[string]any); ok {
 		d = m["name"]
 	}
-	return d == "manual-management" || d == "redfish" || d == "idrac"
+	return d == "manual-management" || d == "redfish" || d == "idrac" || d == "openstack"
 }
 
 func isTime(s string) bool {
