@@ -42,7 +42,7 @@ var readers = []reader{
 	{"docs/howto/keepalived.md", []string{"conductor/app"}},
 	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a separate module
-	{"docs/howto/from-ironic.md", []string{"test/openstack/moving"}},
+	{"docs/howto/from-ironic.md", []string{"test/openstack", "test/openstack/moving"}},
 	{"conductor/importer/testdata/ironic.sql", []string{"test/openstack/moving"}},
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},

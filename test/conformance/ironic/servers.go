@@ -114,6 +114,9 @@ port = %s
 connection = %s
 [conductor]
 sync_power_state_interval = 0
+check_provision_state_interval = 0
+sync_local_state_interval = 0
+rescue_callback_timeout = 0
 [oslo_concurrency]
 lock_path = %%DIR%%/lock
 [deploy]
