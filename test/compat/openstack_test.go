@@ -89,7 +89,7 @@ func TestOpenstackClient(t *testing.T) {
 
 	var drivers []map[string]any
 	o.json(&drivers, "driver", "list")
-	if len(drivers) != 5 {
+	if len(drivers) != 6 {
 		t.Errorf("driver list = %v", drivers)
 	}
 	o.run("driver", "show", "ipmi")
