@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,7 +130,11 @@ func hardwareTypes(c config.Config) (*driver.Table, error) {
 	if c.Neutron.URL == "" {
 		missing["neutron"] = "neutron.url"
 	}
-	t, err := driver.New(driver.Config{Types: cfg.EnabledTypes, Enabled: cfg.Enabled(), Default: cfg.Default(),
+	types := cfg.EnabledTypes
+	if len(types) == 0 && c.OpenStack.CloudsFile == "" { // its nodes could do nothing
+		types = slices.DeleteFunc(driver.Names(), func(t string) bool { return t == "openstack" })
+	}
+	t, err := driver.New(driver.Config{Types: types, Enabled: cfg.Enabled(), Default: cfg.Default(),
 		Missing: map[string]map[string]string{"network": missing}})
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is not valid, section hardware:\n%w", err)

@@ -22,6 +22,22 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 	if _, err := hardwareTypes(cfg); err != nil {
 		t.Errorf("the default: %v", err)
 	}
+	// Hardware type openstack is there only with a file of clouds, and the enabled interfaces need not suit it without.
+	for _, file := range []string{"", "/etc/ingot/clouds.yaml"} {
+		cfg := config.Default()
+		cfg.OpenStack.CloudsFile = file
+		types, err := hardwareTypes(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, got := types.ByName("openstack"); got != (file != "") {
+			t.Errorf("with the file of clouds %q there is hardware type openstack: %v", file, got)
+		}
+		cfg.Hardware.EnabledPowerInterfaces = []string{"ipmitool", "redfish", "fake", "agent"}
+		if _, err := hardwareTypes(cfg); (err == nil) != (file == "") {
+			t.Errorf("with the file of clouds %q and without its power interface: %v", file, err)
+		}
+	}
 	// A network that needs settings is there only with them.
 	for name, set := range map[string]func(*config.Config){
 		"switch":  func(c *config.Config) { c.Switches.File = "/etc/ingot/switches.yaml" },

@@ -92,8 +92,7 @@ for action in utils.PROVISION_ACTIONS.values():
         action["poll_interval"] = 0.2  # seconds; the client asks every ten seconds, for machines that take minutes
 
 # What there is.
-check("drivers", [d["Supported driver(s)"] for d in show("driver", "list")], ["fake-hardware", "idrac", "ipmi", "manual-management",
-    "openstack", "redfish"])
+check("drivers", [d["Supported driver(s)"] for d in show("driver", "list")], ["fake-hardware", "idrac", "ipmi", "manual-management", "redfish"])
 check("driver", show("driver", "show", "fake-hardware")["name"], "fake-hardware")
 check("properties", "ipmi_address" in [p["Property"] for p in show("driver", "property", "list", "ipmi")], True)
 check("RAID properties", "raid_level" in [p["Property"] for p in show("driver", "raid", "property", "list", "fake-hardware")], True)
