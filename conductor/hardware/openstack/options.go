@@ -62,7 +62,7 @@ func parse(info power.Info) (options, error) {
 		v := text(key)
 		u, err := uuid.Parse(v)
 		if v != "" && (err != nil || len(v) != 36) {
-			bad("%s is not the UUID of %s: openstack %s list shows them", key, of, of)
+			bad("%s is not the UUID of one of the cloud's %ss: openstack %s list shows them", key, of, of)
 			return ""
 		}
 		if v == "" {

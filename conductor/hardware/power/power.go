@@ -180,7 +180,7 @@ func (e *Error) Error() string {
 		s += " at " + e.Addr
 	}
 	if e.Err != nil {
-		s += ": " + e.Err.Error()
+		s += ": " + strings.ReplaceAll(e.Err.Error(), "\n", "; ") // those of several faults at once
 	}
 	if e.Hint != "" {
 		s += "; " + e.Hint

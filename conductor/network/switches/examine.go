@@ -36,7 +36,9 @@ func (t *Table) Examine(ctx context.Context) []Health {
 		wg.Go(func() {
 			s := newSwitch(t.Switches[name], nil)
 			all[i] = Health{Switch: name}
-			if err := s.examine(ctx, slices.Sorted(maps.Keys(vlans)), &all[i]); err != nil {
+			if err := s.session(ctx, func(t *session, active map[int]bool) error {
+				return s.examine(t, active, slices.Sorted(maps.Keys(vlans)), &all[i])
+			}); err != nil {
 				all[i].Err = s.fault(err)
 			}
 		})
@@ -45,20 +47,7 @@ func (t *Table) Examine(ctx context.Context) []Health {
 	return all
 }
 
-func (s *Switch) examine(ctx context.Context, vlans []int, h *Health) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.conf.Timeout,
-		fmt.Errorf("the session takes longer than %v", s.conf.Timeout))
-	defer cancel()
-	t, err := open(ctx, s.conf)
-	if err != nil {
-		return err
-	}
-	defer func() { t.close(err == nil) }()
-	shown, err := t.run(s.conf.dialect.VLANs.Command)
-	if err != nil {
-		return err
-	}
-	active := s.conf.dialect.ActiveVLANs(shown)
+func (s *Switch) examine(t *session, active map[int]bool, vlans []int, h *Health) error {
 	for _, v := range vlans {
 		if !active[v] {
 			h.Lacks = append(h.Lacks, fmt.Sprintf("VLAN %d", v))

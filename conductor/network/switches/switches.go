@@ -111,7 +111,7 @@ func (s *Switch) serve(ctx context.Context) {
 			o.err = nil
 		}
 		begun := time.Now()
-		err = s.session(ctx, batch)
+		err = s.session(ctx, func(t *session, vlans map[int]bool) error { return s.carryOut(t, vlans, batch) })
 		s.log.Debug("session with a switch", "requests", len(batch), "took", time.Since(begun), "err", err)
 		var lost connectionError
 		if !errors.As(err, &lost) || ctx.Err() != nil || attempt == attempts {
@@ -137,8 +137,8 @@ func (s *Switch) serve(ctx context.Context) {
 	}
 }
 
-// session carries out orders. An error of an order is in it, the one returned is of all others.
-func (s *Switch) session(ctx context.Context, batch []*order) (err error) {
+// session logs in, reads which VLANs are active, and calls f.
+func (s *Switch) session(ctx context.Context, f func(t *session, vlans map[int]bool) error) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.conf.Timeout,
 		fmt.Errorf("the session takes longer than %v", s.conf.Timeout))
 	defer cancel()
@@ -147,12 +147,16 @@ func (s *Switch) session(ctx context.Context, batch []*order) (err error) {
 		return err
 	}
 	defer func() { t.close(err == nil) }()
-	d := s.conf.dialect
-	shown, err := t.run(d.VLANs.Command)
+	shown, err := t.run(s.conf.dialect.VLANs.Command)
 	if err != nil {
 		return err
 	}
-	vlans := d.ActiveVLANs(shown)
+	return f(t, s.conf.dialect.ActiveVLANs(shown))
+}
+
+// carryOut carries out orders. An error of an order is in it, the one returned is of all others.
+func (s *Switch) carryOut(t *session, vlans map[int]bool, batch []*order) error {
+	d := s.conf.dialect
 	type change struct {
 		o    *order
 		port dialect.Port

@@ -108,9 +108,16 @@ func numbered(query string) string {
 
 func checkArgs(args []driver.NamedValue) error {
 	for _, a := range args {
-		if s, ok := a.Value.(string); ok && strings.ContainsRune(s, 0) {
-			return ErrText
+		if err := checkValue(a.Value); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func checkValue(v any) error {
+	if s, ok := v.(string); ok && strings.ContainsRune(s, 0) {
+		return ErrText
 	}
 	return nil
 }
@@ -201,11 +208,11 @@ func Together(ctx context.Context, c any, all []Statement) (err error) {
 	for _, st := range all {
 		args := make([]any, len(st.Args))
 		for i, a := range st.Args {
-			if args[i], err = driver.DefaultParameterConverter.ConvertValue(a); err != nil {
-				return fmt.Errorf("%s: %w", st.What, err)
+			if args[i], err = driver.DefaultParameterConverter.ConvertValue(a); err == nil {
+				err = checkValue(args[i])
 			}
-			if s, ok := args[i].(string); ok && strings.ContainsRune(s, 0) {
-				return fmt.Errorf("%s: %w", st.What, ErrText)
+			if err != nil {
+				return fmt.Errorf("%s: %w", st.What, err)
 			}
 		}
 		batch.Queue(conn.text(st.Query), args...)
