@@ -3,11 +3,9 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -226,36 +224,7 @@ func (o object) str(key string) string { s, _ := o[key].(string); return s }
 // call makes a request of the API and returns status and body.
 func (r *rig) call(method, path string, body any) (int, object) {
 	r.t.Helper()
-	var in io.Reader
-	if body != nil {
-		b, err := json.Marshal(body)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		in = bytes.NewReader(b)
-	}
-	req, err := http.NewRequestWithContext(r.t.Context(), method, r.con.URL()+path, in)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	req.Header.Set("X-OpenStack-Ironic-API-Version", "latest")
-	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var o object
-	if len(b) > 0 {
-		if err := json.Unmarshal(b, &o); err != nil {
-			r.t.Fatalf("%s %s: %s: %v", method, path, b, err)
-		}
-	}
-	return res.StatusCode, o
+	return kit.Request(r.t, method, r.con.URL()+path, "latest", body)
 }
 
 // must is call, for what has to work. Like other clients it asks again while something else is under way on the node.

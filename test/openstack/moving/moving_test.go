@@ -1,12 +1,9 @@
 package moving
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -96,30 +93,12 @@ func (s *site) sql(text string, args ...any) {
 // post creates an object and returns its UUID.
 func (s *site) post(path string, body map[string]any) string {
 	s.t.Helper()
-	b, err := json.Marshal(body)
-	if err != nil {
-		s.t.Fatal(err)
+	status, o := kit.Request(s.t, http.MethodPost, s.Ironic+path, "1.82", body)
+	id, _ := o["uuid"].(string)
+	if status != http.StatusCreated || id == "" {
+		s.t.Fatalf("POST %s: %d, %v", path, status, o)
 	}
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.Ironic+path, bytes.NewReader(b))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-OpenStack-Ironic-API-Version", "1.82")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	got, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode > 299 {
-		s.t.Fatalf("POST %s: %s, %s, %v", path, resp.Status, got, err)
-	}
-	var o struct{ UUID string }
-	if err := json.Unmarshal(got, &o); err != nil {
-		s.t.Fatal(err)
-	}
-	return o.UUID
+	return id
 }
 
 // fill makes nodes in all states, with what belongs to them: the first by requests, the others as its copies.
