@@ -43,6 +43,7 @@ var readers = []reader{
 	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a separate module
 	{"docs/howto/from-ironic.md", []string{"test/openstack", "test/openstack/moving"}},
+	{"docs/howto/under-ironic.md", []string{"test/openstack/underironic"}},
 	{"conductor/importer/testdata/ironic.sql", []string{"test/openstack/moving"}},
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},

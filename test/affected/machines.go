@@ -92,7 +92,8 @@ var machines = []line{
 	{"test/metal3", "conductor/api/... conductor/engine/... conductor/hardware/... tools/lab/fleet"},
 	{"test/openstack/demo", "conductor/glance test/openstack/demo"},
 	{"test/openstack/moving", "conductor/importer test/conformance/ironic test/openstack/moving tools/toironic"},
-	{"test/openstack/underironic", "agent/ipa agent/ipa/steps conductor/importer test/openstack/underironic"},
+	{"test/openstack/underironic",
+		"agent/ipa agent/ipa/steps conductor/importer initramfs/build test/openstack/underironic tools/cli"},
 	{"test/openstack",
 		"conductor/access conductor/api/... conductor/app conductor/engine conductor/glance conductor/hardware/openstack " +
 			"conductor/node conductor/rest"},
