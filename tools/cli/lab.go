@@ -49,6 +49,7 @@ type rack struct {
 	disks                              []string
 	ramdisk, images, ingotd, api       string
 	site                               site.Site
+	cloud                              cloudOptions
 }
 
 func (p *program) labUp() *cobra.Command {
@@ -69,13 +70,17 @@ With --netboot off, --bmc redfish and no DHCP server nothing boots from the netw
 With --dhcp-relay the machines are in a network of their own (with --subnet 10.77.0.0/24 it is 10.77.1.0/24), behind a router with
 that relay; in mode proxy the conductor is the second address that the relay sends to. These servers come from Debian's packages,
 which are fetched with apt-get into Ingot's cache and run from there, inside the rack; nothing is installed on this host. Their
-configuration and logs are in the folder "site" in the lab's folder.`,
+configuration and logs are in the folder "site" in the lab's folder.
+
+With --cloud the machines are servers of an OpenStack cloud of clouds.yaml instead: a network without DHCP and servers that are off are made
+there, and enrolled as nodes of hardware type openstack at the conductor of --endpoint. See docs/howto/virtual-bare-metal.md.`,
 		Example: `  ingot ramdisk build --out ramdisk
   ingot lab up --nodes 2 --ramdisk ramdisk --images images
   ingot lab up --bmc redfish --personality dell-idrac9
   ingot lab up --ramdisk ramdisk --images images --dhcp kea --dhcp-relay dhcrelay --netboot proxy --firmware uefi
-  ingot node create node-0 --bmc 10.77.0.201 --bmc-user admin --bmc-password ingot-lab`,
-	}, []option{
+  ingot node create node-0 --bmc 10.77.0.201 --bmc-user admin --bmc-password ingot-lab
+  ingot lab up --cloud mycloud --nodes 3 --flavor m1.large --boot rescue --boot-image ipxe`,
+	}, append(r.cloud.options(), []option{
 		labName(&r.name),
 		opt("nodes", &r.nodes, "number of machines"),
 		opt("firmware", &r.firmware, "bios or uefi", "bios", "uefi"),
@@ -99,7 +104,12 @@ configuration and logs are in the folder "site" in the lab's folder.`,
 		opt("netboot", &r.site.Netboot,
 			"netboot.dhcp of the conductor: server, proxy or off (default: server, and proxy with --dhcp)",
 			site.Server, site.Proxy, site.Off),
-	}, func(ctx context.Context, _ []string) error { return p.startLab(ctx, r) })
+	}...), func(ctx context.Context, _ []string) error {
+		if r.cloud != (cloudOptions{}) {
+			return p.cloudUp(ctx, r)
+		}
+		return p.startLab(ctx, r)
+	})
 }
 
 func (p *program) startLab(ctx context.Context, r rack) error {
@@ -260,11 +270,18 @@ func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.Con
 }
 
 func (p *program) labDown() *cobra.Command {
-	var name string
+	var name, cloud string
 	var keep bool
 	return local(&cobra.Command{Use: "down", Short: "Stop a lab and remove its disks"},
-		[]option{labName(&name), opt("keep", &keep, "keep disks and logs")},
+		[]option{labName(&name), opt("keep", &keep, "keep disks and logs"),
+			opt("cloud", &cloud, "cloud of clouds.yaml in which the lab is: remove its nodes, servers and network").freeText()},
 		func(ctx context.Context, _ []string) error {
+			switch {
+			case cloud != "" && keep:
+				return usage("--keep is not for a lab in a cloud")
+			case cloud != "":
+				return p.cloudDown(ctx, cloud, name)
+			}
 			s, _ := lab.Query(ctx, name) // of a lab that has died only leftovers are to be removed
 			if err := lab.TakeDown(ctx, name, !keep); err != nil {
 				return err

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +39,7 @@ type Cloud struct {
 // session is a login.
 type session struct {
 	token   string
+	project string // ID; "" for a login that is for none
 	catalog *tokens.ServiceCatalog
 	region  string
 	side    string // the interface: public, internal or admin
@@ -79,6 +82,18 @@ func (c *Cloud) Login(ctx context.Context) (string, error) {
 	return s.token, nil
 }
 
+// Project is the ID of the project that the login is for.
+func (c *Cloud) Project(ctx context.Context) (string, error) {
+	s, err := c.session(ctx)
+	if err == nil && s.project == "" {
+		err = &CloudError{Cloud: c.name, File: c.file, Missing: true, Reason: "the login is for no project: set project_name"}
+	}
+	if err != nil {
+		return "", err
+	}
+	return s.project, nil
+}
+
 // Forget drops a token that a service refused.
 func (c *Cloud) Forget(token string) {
 	c.turn <- struct{}{}
@@ -117,22 +132,32 @@ func (c *Cloud) session(ctx context.Context) (*session, error) {
 	return nil, err
 }
 
-// read finds the cloud in its file. The texts of YAML's errors are left out, since they quote the file.
-func (c *Cloud) read() (o gophercloud.AuthOptions, e gophercloud.EndpointOpts, trust *tls.Config, err error) {
-	missing := func(reason string, cause error) error {
-		return &CloudError{Cloud: c.name, File: c.file, Missing: true, Reason: reason, err: cause}
-	}
-	b, err := os.ReadFile(c.file)
+// Names lists the clouds of a file, of which there has to be one. The texts of YAML's errors are left out, since they
+// quote the file.
+func Names(file string) ([]string, error) {
+	b, err := os.ReadFile(file)
 	if err != nil {
-		return o, e, nil, missing("the file can't be read: "+cause(err), err)
+		return nil, fmt.Errorf("the file can't be read: %w", cause(err))
 	}
 	var all struct {
 		Clouds map[string]any `yaml:"clouds"`
 	}
-	if yaml.Unmarshal(b, &all) != nil {
-		return o, e, nil, missing("the file is not YAML with clouds, as OpenStack's client reads it", nil)
+	if yaml.Unmarshal(b, &all) != nil || len(all.Clouds) == 0 {
+		return nil, errors.New("the file is not YAML with clouds, as OpenStack's client reads it")
 	}
-	if _, ok := all.Clouds[c.name]; !ok {
+	return slices.Sorted(maps.Keys(all.Clouds)), nil
+}
+
+// read finds the cloud in its file.
+func (c *Cloud) read() (o gophercloud.AuthOptions, e gophercloud.EndpointOpts, trust *tls.Config, err error) {
+	missing := func(reason string, cause error) error {
+		return &CloudError{Cloud: c.name, File: c.file, Missing: true, Reason: reason, err: cause}
+	}
+	names, err := Names(c.file)
+	if err != nil {
+		return o, e, nil, missing(err.Error(), err)
+	}
+	if !slices.Contains(names, c.name) {
 		return o, e, nil, missing("the file has no cloud of this name", nil)
 	}
 	o, e, trust, err = clouds.Parse(clouds.WithCloudName(c.name), clouds.WithLocations(c.file), clouds.WithRegion(""),
@@ -152,13 +177,13 @@ func (c *Cloud) read() (o gophercloud.AuthOptions, e gophercloud.EndpointOpts, t
 	return o, e, trust, nil
 }
 
-// cause names the fault of a file in the words of the system.
-func cause(err error) string {
+// cause is the fault of a file, without its path.
+func cause(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
-		return p.Err.Error()
+		return p.Err
 	}
-	return "it can't be opened"
+	return err
 }
 
 // of names the file that an error is about, such as a certificate; "" if it is about none.
@@ -190,6 +215,12 @@ func (c *Cloud) login(ctx context.Context) (*session, error) {
 		s = &session{token: token, region: e.Region, trust: trust,
 			side: string(cmp.Or(e.Availability, gophercloud.AvailabilityPublic))}
 		s.catalog, err = answer.ExtractServiceCatalog()
+	}
+	if err == nil {
+		var p *tokens.Project
+		if p, err = answer.ExtractProject(); p != nil {
+			s.project = p.ID
+		}
 	}
 	switch err = Explain("Keystone", "get a token", err); {
 	case err == nil:

@@ -149,10 +149,12 @@ type Error struct {
 
 func (e *Error) Error() string {
 	text := e.Op + ": "
-	switch e.Status {
-	case 0:
+	switch {
+	case e.Status == 0:
 		return text + fmt.Sprintf("%s can't be asked: %s", e.Service, e.Reason)
-	case http.StatusUnauthorized, http.StatusForbidden:
+	case e.Status == http.StatusForbidden && strings.Contains(e.Reason, "Quota exceeded"): // in Nova's words
+		text += "a quota of the project is used up (403)"
+	case e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden:
 		text += fmt.Sprintf("%s does not let this server's user in Keystone do that (%d): give it the role that the service asks for, as docs/howto/openstack.md says", e.Service, e.Status)
 	default:
 		text += fmt.Sprintf("%s answered %d", e.Service, e.Status)

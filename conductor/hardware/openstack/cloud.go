@@ -312,6 +312,8 @@ func (c *cloud) explain(ctx context.Context, op, id string, err error) error {
 	case s == 0:
 		e.Kind, e.Err = power.Unreachable, fmt.Errorf("%s can't be asked: %s", answer.Service, answer.Reason)
 		e.Hint = "check the service's address in the catalog of Keystone, and that it is up"
+	case s == http.StatusBadRequest:
+		e.Hint = "check openstack_boot_image in driver_info: the project has to see the image"
 	case s == http.StatusUnauthorized:
 		e.Kind, e.Hint = power.Auth, "Keystone's token is not good for this service: check the cloud's services"
 	case s == http.StatusForbidden:

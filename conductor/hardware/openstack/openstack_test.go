@@ -363,7 +363,7 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("an image that is not there", open(t, s, lost).SetPower(t.Context(), power.TurnOn), power.Refused,
-		"could not be found", lost["openstack_boot_image"].(string))
+		"not supported", lost["openstack_boot_image"].(string), "check openstack_boot_image")
 
 	answer := func(status int) { c.Fail(func(string, string) int { return status }) }
 	for status, kind := range map[int]power.Kind{403: power.Refused, 429: power.Busy, 503: power.Unreachable,

@@ -23,10 +23,11 @@ import (
 
 type object = map[string]any
 
-// Password and User are those of the clouds file.
+// Password and User are those of the clouds file, and Project is the ID of its project.
 const (
 	User     = "tester"
 	Password = "a secret of the cloud"
+	Project  = "0123456789abcdef0123456789abcdef"
 )
 
 // Cloud is the services, below one address.
@@ -338,7 +339,7 @@ func (c *Cloud) keystone(a *answer, path string) {
 			{"interface": "public", "region": "two", "url": "http://192.0.2.1/" + kind}}})
 	}
 	a.w.Header().Set("X-Subject-Token", token)
-	a.reply(http.StatusCreated, object{"token": object{"catalog": catalog,
+	a.reply(http.StatusCreated, object{"token": object{"catalog": catalog, "project": object{"id": Project},
 		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}})
 }
 
@@ -558,11 +559,11 @@ func (c *Cloud) server(a *answer, s *Server, path string, minor int) {
 }
 
 func (c *Cloud) action(a *answer, s *Server, minor int, free func(string, ...string) bool) {
-	image := func(name, key string) (string, bool) {
+	image := func(name, key, missing string) (string, bool) {
 		in, _ := a.in[name].(object)
 		id := fmt.Sprint(in[key])
 		if c.images[id] == "" {
-			a.fail(http.StatusBadRequest, "badRequest", "Image "+id+" could not be found.")
+			a.fail(http.StatusBadRequest, "badRequest", strings.ReplaceAll(missing, "ID", id))
 		}
 		return id, c.images[id] != ""
 	}
@@ -579,7 +580,7 @@ func (c *Cloud) action(a *answer, s *Server, minor int, free func(string, ...str
 		c.then(s, "rebooting_hard", func(s *Server) { s.run(s.disk()) })
 		a.reply(http.StatusAccepted, nil)
 	case has("rescue") && free("rescue", "ACTIVE", "SHUTOFF", "ERROR"):
-		id, ok := image("rescue", "rescue_image_ref")
+		id, ok := image("rescue", "rescue_image_ref", "Requested rescue image 'ID' is not supported")
 		if !ok {
 			return
 		}
@@ -593,7 +594,7 @@ func (c *Cloud) action(a *answer, s *Server, minor int, free func(string, ...str
 		c.then(s, "unrescuing", func(s *Server) { s.run(s.disk()) })
 		a.reply(http.StatusAccepted, nil)
 	case has("rebuild") && free("rebuild", "ACTIVE", "SHUTOFF", "ERROR"):
-		id, ok := image("rebuild", "imageRef")
+		id, ok := image("rebuild", "imageRef", "Cannot find image for rebuild")
 		if !ok {
 			return
 		}
@@ -671,7 +672,7 @@ func (c *Cloud) neutron(a *answer, path string) {
 			refuse(http.StatusBadRequest, "Unrecognized attribute(s) 'port_security_enabled'")
 			return
 		}
-		o["id"] = uuid.NewString()
+		o["id"], o["project_id"] = uuid.NewString(), Project
 		if kind == "ports" {
 			o["status"] = "DOWN"
 			if o["mac_address"] == nil {
