@@ -28,6 +28,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
+	"github.com/ingot-metal/ingot/conductor/guard/oscloud"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
@@ -120,6 +121,11 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	log := lines.Part("main")
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if cfg.OpenStack.CloudsFile != "" { // it is read again at each login; a missing one is to be known now
+		if _, err := oscloud.Names(cfg.OpenStack.CloudsFile); err != nil {
+			return fmt.Errorf("openstack.clouds_file %s: %w", cfg.OpenStack.CloudsFile, err)
+		}
 	}
 	release, err := lockDir(cfg.DataDir)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -727,11 +728,15 @@ func TestSecondConductorOnTheSameData(t *testing.T) {
 
 func TestProgramRefusesAndHelps(t *testing.T) {
 	bin := made.Program(t, "ingotd")
+	data := filepath.Join(t.TempDir(), "data")
 	for _, c := range []struct {
 		args []string
 		ok   bool
 		want string
 	}{
+		{[]string{"--data-dir", data, "--set", "netboot.address=127.0.0.1", "--set", "openstack.clouds_file=" + data +
+			".yaml"}, false,
+			"openstack.clouds_file " + data + ".yaml: the file can't be read: no such file"},
 		{[]string{"--help"}, true, "netboot.range_start"},
 		{[]string{"--print-config", "--set", "netboot.address=127.0.0.1"}, true, "data_dir: /var/lib/ingot"},
 		{[]string{"--listen", "0.0.0.0:6385", "--set", "netboot.dhcp=server"}, false, "api.listen"},
@@ -741,5 +746,8 @@ func TestProgramRefusesAndHelps(t *testing.T) {
 		if (err == nil) != c.ok || !strings.Contains(string(out), c.want) {
 			t.Errorf("ingotd %s: %v, output lacks %q:\n%s", strings.Join(c.args, " "), err, c.want, out)
 		}
+	}
+	if _, err := os.Stat(data); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without its file of clouds ingotd made a data directory: %v", err)
 	}
 }

@@ -75,6 +75,7 @@ var checks = []struct {
 	{"network", checkWire},
 	{"boot files", checkBootFiles},
 	{"switches", checkSwitches},
+	{"clouds", checkClouds},
 	{"free space", checkSpace},
 	{"limits", checkLimits},
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/cloudsim"
 	"github.com/ingot-metal/ingot/test/kit/switched"
 	"github.com/ingot-metal/ingot/tools/lab/vswitch"
 )
@@ -75,7 +76,8 @@ func TestHealthy(t *testing.T) {
 		}
 	}
 	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA",
-		"certificates", "clock", "ports", "firewall", "network", "boot files", "switches", "free space", "limits"} {
+		"certificates", "clock", "ports", "firewall", "network", "boot files", "switches", "clouds", "free space",
+		"limits"} {
 		if !seen[check] {
 			t.Errorf("%s was not looked at", check)
 		}
@@ -204,6 +206,21 @@ func TestFaultsHaveRemedies(t *testing.T) {
 		}, []string{"switch leaf-1", "connection refused", "make it answer"}},
 		{"no VLAN", "switches", doctor.Fault, func(t *testing.T, p *doctor.Patient) { leaf(t, p, 100) },
 			[]string{"switch leaf-1 lacks VLAN 999", "make them on the switch"}},
+		{"no file of clouds", "clouds", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
+			p.Config.OpenStack.CloudsFile = p.Config.DataDir + "/none"
+		}, []string{"can't be read: no such file", "openstack.clouds_file"}},
+		{"no cloud in it", "clouds", doctor.Fault, func(t *testing.T, p *doctor.Patient) {
+			file := filepath.Join(t.TempDir(), "clouds.yaml")
+			if err := os.WriteFile(file, []byte("clouds: {}\npassword: xyz"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p.Config.OpenStack.CloudsFile = file
+		}, []string{"not YAML with clouds"}},
+		{"password of a cloud", "clouds", doctor.Fault, func(t *testing.T, p *doctor.Patient) {
+			sim := cloudsim.New(t)
+			p.Config.OpenStack.CloudsFile = sim.File(t, "lab")
+			sim.SetPassword("another")
+		}, []string{`cloud "lab"`, "Keystone refuses", "correct the file"}},
 		{"no ramdisk", "boot files", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
 			p.Address, p.Config.Netboot.RamdiskDir = netip.MustParseAddr("127.0.0.1"), p.Config.DataDir+"/none"
 			p.Config.Netboot.TFTP = false
@@ -230,6 +247,10 @@ func TestFaultsHaveRemedies(t *testing.T) {
 		})
 	}
 	p := healthy(t)
+	p.Config.OpenStack.CloudsFile = cloudsim.New(t).File(t, "lab")
+	if found := worst(doctor.Examine(t.Context(), p), "clouds"); len(found) > 0 {
+		t.Errorf("a cloud that can be used is complained of: %+v", found)
+	}
 	take(t, &p)
 	p.Running = true
 	if found := worst(doctor.Examine(t.Context(), p), "ports"); len(found) > 0 {

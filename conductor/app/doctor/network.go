@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/ingot-metal/ingot/conductor/guard/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/oscloud"
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/netboot/probe"
 	"github.com/ingot-metal/ingot/conductor/network/switches"
@@ -206,6 +208,26 @@ func checkSwitches(ctx context.Context, p Patient) (out []Finding) {
 		default:
 			out = append(out, ok("switch %s has all VLANs, and shows all %d ports", h.Switch, h.Ports)...)
 		}
+	}
+	return out
+}
+
+// checkClouds logs in to the clouds whose servers are machines.
+func checkClouds(ctx context.Context, p Patient) (out []Finding) {
+	file := p.Config.OpenStack.CloudsFile
+	if file == "" {
+		return ok("none is configured")
+	}
+	names, err := oscloud.Names(file)
+	if err != nil {
+		return finding(Fault, "correct the file, or the setting openstack.clouds_file", "%s: %v", file, err)
+	}
+	for _, name := range names {
+		if _, err := oscloud.NewCloud(file, name).Login(ctx); err != nil {
+			out = append(out, finding(Fault, "correct the file, or make Keystone answer", "%v", err)...)
+			continue
+		}
+		out = append(out, ok("Keystone lets in who logs in to cloud %s", clean.Line(name, 64))...)
 	}
 	return out
 }
