@@ -81,16 +81,28 @@ func (m *Member) compare(ctx context.Context, i int, data []byte, unpacked error
 // fromOrigin fetches a chunk from the image's own server, and announces that to the others. reserved bytes of memory
 // are already reserved for it; 0: none.
 func (m *Member) fromOrigin(ctx context.Context, i, reserved int) *parcel {
-	m.claim(i, true)
-	defer m.claim(i, false)
-	return m.object(ctx, i, reserved)
+	m.claim(i)
+	p := m.object(ctx, i, reserved)
+	m.unclaim(i, p)
+	return p
 }
 
-// claim announces that this agent fetches a chunk from the origin, or has stopped.
-func (m *Member) claim(i int, on bool) {
+// claim announces that this agent fetches a chunk from the origin.
+func (m *Member) claim(i int) {
 	m.mu.Lock()
-	if m.origin[i] = on; !on {
-		delete(m.origin, i)
+	m.origin[i], m.newer = true, true
+	m.rouseLocked()
+	m.mu.Unlock()
+	m.n.notify()
+}
+
+// unclaim says that the fetch of a chunk from the origin has ended, with p. A chunk that has come stays announced until
+// this agent has it: else others would fetch it while it is being written.
+func (m *Member) unclaim(i int, p *parcel) {
+	m.mu.Lock()
+	delete(m.origin, i)
+	if p != nil && p.err == nil && m.state[i] != had {
+		m.landed[i] = true
 	}
 	m.newer = true
 	m.rouseLocked()

@@ -37,8 +37,11 @@ func TestFirst(t *testing.T) {
 		ws = append(ws, h.add(0))
 	}
 	all := h.begin(t.Context(), ws)
-	wait(t, "most leaving the server alone",
-		func() bool { return h.pic.asked.Load() >= 6 && h.pic.waiting.Load() <= 3 })
+	wait(t, "one asking the server", func() bool { return h.pic.waiting.Load() > 0 })
+	time.Sleep(hurry + 4*tick) // longer than the others wait for the conductor's word
+	if n := h.pic.asked.Load(); n > 4 {
+		t.Errorf("%d of 6 agents asked the server", n)
+	}
 	close(h.pic.hold)
 	for k, err := range all() {
 		if err != nil {
@@ -63,7 +66,7 @@ func TestFirst(t *testing.T) {
 	h.together(ws...)
 }
 
-// TestFirstAtOnce holds that no agent waits for neighbours if the server is fast: each asks it once.
+// TestFirstAtOnce holds that every agent gets the chunk once if the server is fast.
 func TestFirstAtOnce(t *testing.T) {
 	h := newHub(t, 6)
 	h.pic.latency = 0
@@ -109,8 +112,7 @@ func TestFirstFails(t *testing.T) {
 	ws := []*writer{h.add(0), h.add(0), h.add(0)}
 	ctx, cancel := context.WithCancel(t.Context())
 	all := h.begin(ctx, ws)
-	wait(t, "some going to their neighbours",
-		func() bool { return h.pic.asked.Load() >= 3 && h.pic.waiting.Load() < 3 })
+	wait(t, "one asking the server", func() bool { return h.pic.waiting.Load() > 0 })
 	cancel()
 	for k, err := range all() {
 		if !errors.Is(err, context.Canceled) {

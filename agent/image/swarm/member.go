@@ -23,7 +23,7 @@ const (
 	joinWait  = time.Second // for the conductor's first message
 	tick      = 50 * time.Millisecond
 	meetWait  = 300 * time.Millisecond // for others that start at the same time
-	helpAfter = 500 * time.Millisecond // without news from any member
+	helpAfter = 500 * time.Millisecond // without news from any member, or from the seed that owes a chunk
 
 	open = 8 // chunks being fetched, or waiting to be unpacked
 
@@ -112,6 +112,7 @@ type Member struct {
 	seeds    []string
 	parcels  map[int]*parcel // received, waiting for Chunk
 	origin   map[int]bool    // chunks being fetched from the origin
+	landed   map[int]bool    // chunks from the origin that this agent does not have yet
 	streams  int             // to the origin, for this agent as a seed
 	bytes    int64           // from the origin
 	sign     time.Time       // last sign of life of the others
@@ -144,6 +145,7 @@ type neighbour struct {
 	addr     netip.AddrPort
 	have     bits
 	fetching []uint32
+	since    time.Time // when fetching changed last
 	fetched  uint64
 	active   int       // transfers from it
 	fails    int       // in a row
@@ -160,8 +162,9 @@ func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Me
 		down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open),
 		choosing: make(chan struct{}, 1), changed: make(chan struct{}), joined: now,
 		state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)), avail: make([]uint16, len(x.Chunks)),
-		near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{}, origin: map[int]bool{},
-		streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
+		near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{},
+		origin: map[int]bool{}, landed: map[int]bool{}, streams: 1, sign: now, gain: now,
+		patience: n.times.maxPatience, conns: map[net.Conn]string{}}
 	chunks := int64(0)
 	for i, c := range x.Chunks {
 		if c.Len == 0 { // zeros need not be fetched
@@ -219,6 +222,7 @@ func (m *Member) Have(i int) {
 	m.state[i] = had
 	m.have.set(i)
 	m.added = append(m.added, uint32(i))
+	delete(m.landed, i)
 	m.rouseLocked()
 	m.mu.Unlock()
 	m.n.notify()
@@ -322,9 +326,12 @@ func (m *Member) tell(whole bool) *State {
 	} else {
 		st.Added = m.added
 	}
-	for i := range m.origin {
-		st.Fetching = append(st.Fetching, uint32(i))
+	for _, chunks := range []map[int]bool{m.origin, m.landed} {
+		for i := range chunks {
+			st.Fetching = append(st.Fetching, uint32(i))
+		}
 	}
+	slices.Sort(st.Fetching) // the same again is no news
 	m.reported = m.bytes
 	st.Fetched = uint64(m.reported)
 	m.added, m.liars, m.newer = nil, nil, false
@@ -393,7 +400,10 @@ func (m *Member) meet(p Peer) (further bool) {
 		}
 	}
 	further = further || p.Fetched != nb.fetched
-	nb.fetching, nb.fetched = p.Fetching, p.Fetched
+	if !slices.Equal(nb.fetching, p.Fetching) {
+		nb.fetching, nb.since = p.Fetching, time.Now()
+	}
+	nb.fetched = p.Fetched
 	return further
 }
 

@@ -174,13 +174,14 @@ func (m *Member) chooseOrigin(now time.Time) int {
 	}
 	if slices.Contains(m.seeds, m.id.Node) && len(m.origin) < max(m.streams, seedStreams/len(m.seeds)) {
 		missing := func(i int) bool { return m.avail[i] == 0 && !m.inFlight(i) }
-		if i := m.pick(func(i int) bool { return missing(i) && owes(m.seeds, i) == m.id.Node }); i >= 0 {
+		if i := m.pick(func(i int) bool { return missing(i) && owes(m.seeds, i, "") == m.id.Node }); i >= 0 {
 			return i
 		}
 		// This agent's share is done: help the others with theirs, unless they are so fast that their chunks are not
 		// reported yet.
-		if len(m.origin) == 0 && now.Sub(m.moved) > helpAfter {
-			if i := m.pick(missing); i >= 0 {
+		if len(m.origin) == 0 {
+			quiet := now.Sub(m.moved) > helpAfter
+			if i := m.pick(func(i int) bool { return missing(i) && (quiet || m.second(i, now)) }); i >= 0 {
 				return i
 			}
 		}
@@ -250,11 +251,22 @@ func (m *Member) any(is func(*neighbour) bool) bool {
 
 func (m *Member) receiving() bool { return m.any(func(nb *neighbour) bool { return nb.active > 0 }) }
 
-// owes returns the seed that should fetch a chunk (rendezvous hashing: when a seed leaves, only its own chunks move to
-// others).
-func owes(seeds []string, i int) string {
+// second reports whether this agent should fetch a chunk in place of the seed that owes it, which is busy with others
+// for long.
+func (m *Member) second(i int, now time.Time) bool {
+	first := owes(m.seeds, i, "")
+	nb := m.near[first]
+	return nb != nil && len(nb.fetching) > 0 && now.Sub(nb.since) > helpAfter && owes(m.seeds, i, first) == m.id.Node
+}
+
+// owes returns the seed, other than but, that should fetch a chunk (rendezvous hashing: when a seed leaves, only its
+// own chunks move to others).
+func owes(seeds []string, i int, but string) string {
 	best, most := "", uint64(0)
 	for _, s := range seeds {
+		if s == but {
+			continue
+		}
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(s))
 		v := (h.Sum64() ^ uint64(i)*0x9e3779b97f4a7c15)
