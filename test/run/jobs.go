@@ -278,8 +278,12 @@ func list(ctx context.Context, bin, dir string) ([]string, error) {
 
 // runJob runs tests of a package in a process of their own, all of them when none is named.
 func (o options) runJob(ctx context.Context, rec *recorder, pkg, name, dir, bin string, tests []string) error {
+	limit := "40m"
+	if os.Getenv("INGOT_FULL") != "" { // with it, a package has several tests of many minutes
+		limit = "90m"
+	}
 	args := []string{"tool", "test2json", "-t", "-p", pkg, bin, "-test.v=test2json", "-test.paniconexit0",
-		"-test.timeout=40m"}
+		"-test.timeout=" + limit}
 	if tests != nil {
 		args = append(args, "-test.run", "^("+strings.Join(tests, "|")+")$")
 	}

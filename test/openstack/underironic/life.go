@@ -69,31 +69,40 @@ func (d *demo) files() error {
 	return nil
 }
 
-// life takes a machine through everything.
-func (d *demo) life(ctx context.Context, spec lab.NodeSpec) error {
+// enrol makes a machine's node, which gets available.
+func (d *demo) enrol(ctx context.Context, spec lab.NodeSpec) (uuid string, err error) {
 	m := d.rack.Node(spec.Name)
-	at := "http://" + d.rack.Host.String() + ":8080/"
 	d.say("%s: enrolling. Ironic reaches the controller by IPMI.", spec.Name)
 	info := map[string]any{"ipmi_address": m.BMCAddress, "ipmi_port": m.BMCPort, "ipmi_username": m.User,
 		"ipmi_password": m.Password}
 	for _, k := range []string{"deploy", "rescue"} {
-		info[k+"_kernel"], info[k+"_ramdisk"] = at+"kernel", at+"ramdisk"
+		info[k+"_kernel"], info[k+"_ramdisk"] = d.served("kernel"), d.served("ramdisk")
 	}
 	var n node
 	if err := d.ask(ctx, http.MethodPost, "/v1/nodes", map[string]any{"name": spec.Name, "driver": "ipmi",
 		"driver_info": info, "properties": map[string]any{"cpu_arch": "x86_64",
 			"capabilities": "boot_mode:" + string(spec.Firmware)}}, &n); err != nil {
-		return err
+		return "", err
 	}
 	if err := d.ask(ctx, http.MethodPost, "/v1/ports", map[string]any{"node_uuid": n.UUID, "address": m.MAC},
 		nil); err != nil {
-		return err
+		return "", err
 	}
 	if err := d.provision(ctx, n.UUID, map[string]any{"target": "manage"}, "manageable"); err != nil {
-		return err
+		return "", err
 	}
 	d.say("%s: cleaning.", spec.Name)
-	if err := d.boots(ctx, n.UUID, m, "clean", map[string]any{"target": "provide"}, "available"); err != nil {
+	return n.UUID, d.boots(ctx, n.UUID, m, "clean", map[string]any{"target": "provide"}, "available")
+}
+
+// served is the address of a file for machines.
+func (d *demo) served(name string) string { return "http://" + d.rack.Host.String() + ":8080/" + name }
+
+// life takes a machine through everything.
+func (d *demo) life(ctx context.Context, spec lab.NodeSpec) error {
+	m := d.rack.Node(spec.Name)
+	uuid, err := d.enrol(ctx, spec)
+	if err != nil {
 		return err
 	}
 	formats := []string{"raw", "qcow2"}
@@ -101,27 +110,27 @@ func (d *demo) life(ctx context.Context, spec lab.NodeSpec) error {
 		formats = append(formats, "partition")
 	}
 	for _, format := range formats {
-		if err := d.deploy(ctx, n.UUID, m, format, at); err != nil {
+		if err := d.deploy(ctx, uuid, m, format); err != nil {
 			return fmt.Errorf("deploy %s: %w", format, err)
 		}
 		if format == "raw" {
 			d.say("%s: rescuing.", spec.Name)
-			if err := d.rescue(ctx, n.UUID, m); err != nil {
+			if err := d.rescue(ctx, uuid, m); err != nil {
 				return err
 			}
 		}
 		d.say("%s: deleting the instance, which cleans the machine.", spec.Name)
-		if err := d.boots(ctx, n.UUID, m, "clean", map[string]any{"target": "deleted"}, "available"); err != nil {
+		if err := d.boots(ctx, uuid, m, "clean", map[string]any{"target": "deleted"}, "available"); err != nil {
 			return err
 		}
 	}
-	return d.ask(ctx, http.MethodDelete, "/v1/nodes/"+n.UUID, nil, nil)
+	return d.ask(ctx, http.MethodDelete, "/v1/nodes/"+uuid, nil, nil)
 }
 
 // deploy writes an image with a config drive, and waits for the login of the system.
-func (d *demo) deploy(ctx context.Context, uuid string, m *lab.Machine, format, at string) error {
+func (d *demo) deploy(ctx context.Context, uuid string, m *lab.Machine, format string) error {
 	host := m.Spec.Name + "-" + format
-	info := map[string]any{"image_source": at + "disk." + format, "image_os_hash_algo": "sha256",
+	info := map[string]any{"image_source": d.served("disk." + format), "image_os_hash_algo": "sha256",
 		"image_os_hash_value": d.sums[format], "image_disk_format": format}
 	if format == "partition" {
 		d.say("%s: deploying a partition image with a config drive.", m.Spec.Name)

@@ -97,6 +97,19 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 
 // show runs the demo for each firmware, and prints the table.
 func (d *demo) show(ctx context.Context) error {
+	if err := d.up(ctx); err != nil {
+		return err
+	}
+	for _, n := range d.specs {
+		if err := d.life(ctx, n); err != nil {
+			return fmt.Errorf("machine %s: %w", n.Name, err)
+		}
+	}
+	return d.table()
+}
+
+// up makes and starts all that there is beside the nodes.
+func (d *demo) up(ctx context.Context) error {
 	d.say("Building the ramdisk and an image; getting Ironic from Debian's packages (the first time this takes minutes).")
 	var err error
 	if d.ramdisk, err = made.Make(ctx, made.RamdiskShell); err != nil { // a rescue wants a shell
@@ -123,15 +136,7 @@ func (d *demo) show(ctx context.Context) error {
 	if err := d.startBoot(ctx); err != nil {
 		return err
 	}
-	if err := d.files(); err != nil {
-		return err
-	}
-	for _, n := range d.specs {
-		if err := d.life(ctx, n); err != nil {
-			return fmt.Errorf("machine %s: %w", n.Name, err)
-		}
-	}
-	return d.table()
+	return d.files()
 }
 
 // nodes decides which machines there are.
