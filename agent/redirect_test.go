@@ -181,7 +181,7 @@ func TestSeveralConductors(t *testing.T) {
 	c1.stop()
 	b := newBench(t, c2)
 	b.opts.Config.Conductors = []string{c1.addr, c2.addr}
-	b.run()
+	hasty(b.run())
 	poll(t, "a session with the second", func() bool { return c2.sessions() == 1 })
 	c1.start()
 	c2.stop()
@@ -205,6 +205,44 @@ func TestNamedConductors(t *testing.T) {
 	c1.stop()
 	b.run()
 	poll(t, "a session with the second", func() bool { return c2.sessions() == 1 })
+}
+
+// TestBusyConductor: a conductor that ends the agent's connections before it answers is there, and is asked again; the
+// others, who would only redirect the agent to it, are not.
+func TestBusyConductor(t *testing.T) {
+	c1, c2 := site(t)
+	b := newBench(t, c1)
+	b.opts.Config.Conductors = []string{c1.addr, c2.addr}
+	hasty(b.run())
+	poll(t, "a session", func() bool { return c1.sessions() == 1 })
+	c1.stop()
+	var busy net.Listener
+	poll(t, "its address", func() (ok bool) {
+		var err error
+		busy, err = net.Listen("tcp", c1.addr)
+		return err == nil
+	})
+	sent := make(chan struct{}, 1000)
+	go func() {
+		for {
+			c, err := busy.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1))
+			c.Close()
+			sent <- struct{}{}
+		}
+	}()
+	for range 5 { // with the pauses between them that is longer than its patience
+		<-sent
+	}
+	if n := c2.sessions(); n > 0 {
+		t.Errorf("%d sessions with the other conductor", n)
+	}
+	busy.Close()
+	c1.start()
+	poll(t, "the session again", func() bool { return c1.sessions() == 2 || c2.sessions() == 1 })
 }
 
 func TestRoute(t *testing.T) {
@@ -245,6 +283,14 @@ func TestRoute(t *testing.T) {
 	r.opened()
 	if after(time.Hour); r.lost(now) || r.lost(after(9*time.Second)) || !r.lost(after(time.Second)) {
 		t.Error("not ten seconds after a session")
+	}
+	// Who sends the agent away is there, for a minute.
+	r.redirected("c", after(time.Second))
+	if !r.sentAway(now) || !r.sentAway(after(59*time.Second)) || r.sentAway(after(time.Second)) {
+		t.Error("not a minute with one that is busy")
+	}
+	if r.lost(now); !r.sentAway(after(time.Second)) {
+		t.Error("the minute does not begin anew")
 	}
 	// To and fro: three at once, then with a pause that grows; a quiet minute ends it.
 	for i, want := range []time.Duration{0, 0, 0, 1, 2, 4, 8, 16, 30, 30, 30} {

@@ -8,8 +8,11 @@ import (
 )
 
 const (
-	// patience is how long the agent tries the conductor that it was redirected to before it asks the others.
+	// patience is how long the agent tries the conductor that it was redirected to, or that it had a session with,
+	// before it asks the others.
 	patience = 10 * time.Second
+	// longBusy is how long a conductor may send the agent away before it counts as one that does not answer.
+	longBusy = time.Minute
 	// freeHops is how many redirects in a row, each within hopMemory of the last, are followed at once. Conductors
 	// whose knowledge is out of date may send the agent to and fro: each one more doubles the pause before it, up to
 	// maxHopPause.
@@ -18,15 +21,16 @@ const (
 	maxHopPause = 30 * time.Second
 )
 
-// route chooses the conductor to connect to: the one that the agent was redirected to, and while that one does not
-// answer all that the agent knows, in turn.
+// route chooses the conductor to connect to: the one that the agent was redirected to, or that it had a session with,
+// and while that one does not answer all that the agent knows, in turn.
 type route struct {
 	home     []string // of the boot parameters
 	others   []string // named by the last conductor that had a session with the agent
-	away     string   // where the agent was redirected to; "": nowhere yet
+	away     string   // where the agent was redirected to, or had a session; "": nowhere yet
 	present  string   // the one to connect to
 	patience time.Duration
 	failed   time.Time // since when away has not answered; zero: it did at last
+	busy     time.Time // since when the present one sends the agent away; zero: it did not at last
 	hops     int       // redirects in a row
 	hopped   time.Time // when the last redirect came
 }
@@ -44,7 +48,17 @@ func newRoute(home, others []string, away string) *route {
 func (r *route) address() string { return r.present }
 
 // opened notes that a session was opened.
-func (r *route) opened() { r.failed = time.Time{} }
+func (r *route) opened() { r.away, r.failed, r.busy = r.present, time.Time{}, time.Time{} }
+
+// sentAway notes that the present conductor is there, but has so many agents to admit that it sends some away, and
+// reports whether to stay with it. Another one would only redirect the agent to it, and with thousands of agents that
+// keeps all conductors busy.
+func (r *route) sentAway(now time.Time) (stay bool) {
+	if r.busy.IsZero() {
+		r.busy = now
+	}
+	return now.Sub(r.busy) < longBusy
+}
 
 // learn takes the conductors that a Welcome names, and returns them, without what is no address; nil if they are known.
 func (r *route) learn(named []string) []string {
@@ -75,6 +89,7 @@ func (r *route) known() []string {
 // lost notes that no session was opened at the present address, and moves on to the next one if it is time for that. It
 // reports whether it moved, be it to the same one.
 func (r *route) lost(now time.Time) (moved bool) {
+	r.busy = time.Time{}
 	if r.present == r.away {
 		if r.failed.IsZero() {
 			r.failed = now

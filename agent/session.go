@@ -7,11 +7,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/image/swarm"
@@ -111,7 +113,7 @@ func (s *session) run(ctx context.Context) error {
 			continue
 		}
 		// Another link is for when no conductor answers: one that the agent was redirected to does not decide that.
-		if !opened && s.route.lost(time.Now()) {
+		if !opened && !(sentAway(err) && s.route.sentAway(time.Now())) && s.route.lost(time.Now()) {
 			failures++
 		}
 		// Each new reason is logged once: a conductor that is down for a night should not fill the log.
@@ -187,6 +189,15 @@ func plain(err error) string {
 
 func isUnreachable(err error) bool { return status.Code(err) == codes.Unavailable }
 
+// sentAway reports whether a conductor took the connection and ended it before it answered anything: it does so with
+// those for whom it has no time now.
+func sentAway(err error) bool {
+	var cause *unreachableError
+	var shaking *handshakeError
+	return errors.As(err, &cause) && errors.As(cause.cause, &shaking) &&
+		(errors.Is(shaking.err, io.EOF) || errors.Is(shaking.err, syscall.ECONNRESET))
+}
+
 // attempt makes one connection, enrols if necessary, and serves a session on it. It reports whether a session was
 // opened.
 func (s *session) attempt(ctx context.Context, address string) (opened bool, err error) {
@@ -253,6 +264,12 @@ type unreachableError struct{ cause, err error }
 func (e *unreachableError) Error() string { return e.err.Error() }
 func (e *unreachableError) Unwrap() error { return e.err }
 
+// handshakeError is why a handshake failed.
+type handshakeError struct{ err error }
+
+func (e *handshakeError) Error() string { return e.err.Error() }
+func (e *handshakeError) Unwrap() error { return e.err }
+
 // note records why the connection could not be opened: gRPC passes on only the text.
 func (c *connection) note(err error) {
 	c.mu.Lock()
@@ -280,6 +297,9 @@ type handshakes struct {
 func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn,
 	credentials.AuthInfo, error) {
 	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		err = &handshakeError{err}
+	}
 	h.of.note(err)
 	return conn, info, err
 }

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -53,10 +52,6 @@ import (
 
 // lockWait is how long the API waits for a node that something else is done to: as long as Ironic tries.
 const lockWait = 3 * time.Second
-
-// gcPercent lets less garbage gather than Go's 100: with thousands of nodes that saves a tenth of the memory and costs
-// a few per cent of the processor time (make bench-api). GOGC overrides it.
-const gcPercent = 50
 
 // fewFiles is a limit on open files that a few hundred nodes and callers can come to.
 const fewFiles = 4096
@@ -119,9 +114,6 @@ func storeOptions(cfg config.Config) (store.Options, error) {
 // serve starts the parts in order and stops them in the reverse one.
 func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) {
 	log := lines.Part("main")
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	if cfg.OpenStack.CloudsFile != "" { // it is read again at each login; a missing one is to be known now
 		if _, err := oscloud.Names(cfg.OpenStack.CloudsFile); err != nil {
 			return fmt.Errorf("openstack.clouds_file %s: %w", cfg.OpenStack.CloudsFile, err)
@@ -469,6 +461,7 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	})
 	for _, run := range []func(){
 		func() { short.Run(gctx, newest) },
+		func() { saveMemory(gctx, os.Getenv) },
 		func() { watchCertificates(gctx, cfg, log, time.Now) },
 		func() { drainer.Run(actCtx) },
 		func() { inNeutron.repair(actCtx, cfg.Neutron.RepairEvery) },
