@@ -143,18 +143,31 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if e.staysOn(p.n) {
 			next = "reset"
 		}
-		return again(0), p.note(ctx, next, func(n *node.Node, effects *node.SideEffects) error {
+		err := p.note(ctx, next, func(n *node.Node, effects *node.SideEffects) error {
 			e.mark(n, effects, node.MarkBootDevice, strings.TrimSpace(string(b.Device)+" "+b.Mode))
 			return nil
 		})
+		if err == nil && next == "reset" {
+			e.mayReset(p.n.UUID)
+		}
+		return again(0), err
 
 	case "reset": // of a machine that must not be turned off
+		// The boot device holds for one start, and the window for one agent: after a restart that may have been asked
+		// for, another needs both anew.
+		enrolled := p.n.Boot != nil && !p.n.Boot.EnrolledAt.IsZero()
+		if !enrolled && !viaAgent && !e.resets(p.n.UUID) {
+			return again(0), p.bootAnew(ctx, "it is not known whether the machine was restarted")
+		}
 		st, err := p.power(ctx)
 		if err != nil {
 			return verdict{}, err
 		}
-		if st == power.On {
+		if st == power.On && !enrolled {
 			if err := p.setPower(ctx, power.Reset); err != nil {
+				if power.KindOf(err) != power.Busy { // else it was not done
+					e.forgetAsked(p.n.UUID)
+				}
 				return verdict{}, err
 			}
 		}

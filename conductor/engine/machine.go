@@ -235,6 +235,21 @@ func (e *Engine) askAgain(id string, limit time.Duration) (now, over bool) {
 	return true, false
 }
 
+// mayReset notes that this conductor is about to restart a machine and has not asked for it yet; resets reports whether
+// that is so.
+func (e *Engine) mayReset(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked[id] = ask{}
+}
+
+func (e *Engine) resets(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok := e.asked[id]
+	return ok
+}
+
 func (e *Engine) forgetAsked(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -157,6 +157,61 @@ func TestMediaFailures(t *testing.T) {
 	}
 }
 
+// TestRestartIntoAgent: a machine that is never turned off boots the agent whatever becomes of the request to restart
+// it: a controller that is busy is asked again, and after a restart that may have been done the boot begins anew.
+func TestRestartIntoAgent(t *testing.T) {
+	for _, media := range []bool{false, true} {
+		for _, c := range []struct {
+			name string
+			kind power.Kind
+			done bool // though the answer is an error
+			anew bool
+		}{
+			{"busy", power.Busy, false, false}, {"no answer", power.Unreachable, false, true},
+			{"no answer though done", power.Unreachable, true, false}, // or true, if the agent takes longer
+		} {
+			t.Run(fmt.Sprintf("%s, media %v", c.name, media), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.media = media
+				w.start(nil)
+				m := w.add("n1")
+				w.edit(m, func(n *node.Node) { n.DisablePowerOff = true })
+				w.must(m, node.Manage)
+				w.untilState(m, node.Manageable)
+				m.mu.Lock()
+				m.on = true
+				failed := false
+				m.callErr = func(op string) error {
+					if op != "power "+string(power.Reset) || failed {
+						return nil
+					}
+					failed = true
+					if c.done {
+						m.turnOff()
+						m.turnOn()
+					}
+					return &power.Error{Kind: c.kind, Op: op, Err: errors.New("try again")}
+				}
+				m.mu.Unlock()
+				w.must(m, node.Inspect)
+				w.until(m, "the end of its inspection", func(n *node.Node) bool {
+					return n.Job == nil && !n.InspectionFinishedAt.IsZero()
+				})
+				if anew := w.said(m, "booted anew"); !c.done && anew != c.anew {
+					t.Errorf("the boot began anew: %v, want %v", anew, c.anew)
+				}
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				if boots := m.pxeBoots + m.mediaBoots; !failed || m.osStarted > 0 || !c.done && boots != 1 {
+					t.Errorf("the request failed: %v; %d starts of the old system, %d boots of the agent", failed, m.osStarted,
+						boots)
+				}
+			})
+		}
+	}
+}
+
 // TestKeptAgentNeedsNoMedia: the image of an agent that stays is taken out while it stays, and its boot goes on.
 func TestKeptAgentNeedsNoMedia(t *testing.T) {
 	w := newWorld(t)

@@ -415,6 +415,98 @@ func TestDieAtEveryWriteOfRamdisk(t *testing.T) {
 	}
 }
 
+// TestDieWithISOInVirtualDrive kills the conductor at each write of the life of an instance that is an ISO image on
+// virtual media, from the deployment to its end, with cleaning and without, also on a machine that is never turned off:
+// the image runs, nothing else does, and at the end it is out of the drive.
+func TestDieWithISOInVirtualDrive(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		clean, staysOn bool
+	}{
+		{"cleaned", true, false}, {"not cleaned", false, false},
+		{"cleaned, never off", true, true}, {"not cleaned, never off", false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = memoryConfig()
+			step := 1
+			if raceOn && os.Getenv("INGOT_FULL") == "" {
+				step = 6
+			}
+			for k := 1; ; k += step {
+				co := w.start(nil)
+				m := w.add(fmt.Sprint("n", k))
+				w.edit(m, func(n *node.Node) {
+					n.Interfaces = map[string]string{"boot": MediaBoots[1], "deploy": "ramdisk"}
+				})
+				w.walk(m, node.Available)
+				w.edit(m, func(n *node.Node) {
+					n.InstanceInfo = map[string]any{"boot_iso": liveISO}
+					n.AutomatedClean, n.DisablePowerOff = &c.clean, c.staysOn
+				})
+				m.mu.Lock()
+				m.asks = nil
+				m.mu.Unlock()
+				co.crash.arm(k, k%2 == 0)
+				replaced := make(chan struct{})
+				go func() {
+					defer close(replaced)
+					<-co.dead
+					<-co.ended
+					w.start(nil)
+				}()
+				to := func(verb node.Verb, from, to node.State) *node.Node {
+					for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+						n := w.node(m)
+						if n.Job == nil && n.Provision == to {
+							return n
+						}
+						if n.Provision.IsFailure() || time.Now().After(deadline) {
+							t.Fatalf("death at write %d: state %s, %s, job %+v", k, n.Provision, n.LastError, n.Job)
+						}
+						if n.Job == nil && n.Provision == from {
+							err := w.current().eng.Provision(context.Background(), m.id, Request{Verb: verb})
+							var moved *node.TransitionError
+							if err != nil && !errors.Is(err, errDead) && !errors.As(err, &moved) {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+				n := to(node.Deploy, node.Available, node.Active)
+				m.mu.Lock()
+				if m.disc != liveISO || !n.InstanceDisc || !m.on || m.workloads == 0 || m.writes+m.pxeBoots != 0 {
+					t.Errorf("death at write %d: the drive has %q (recorded %v), on %v, %d starts of it, %d writes, %d boots from the network",
+						k, m.disc, n.InstanceDisc, m.on, m.workloads, m.writes, m.pxeBoots)
+				}
+				m.mu.Unlock()
+				n = to(node.Delete, node.Active, node.Available)
+				died := co.crash.reached()
+				m.mu.Lock()
+				if m.disc != "" || n.InstanceDisc || n.MediaInserted || m.on != c.staysOn || len(n.InstanceInfo) != 0 ||
+					c.staysOn && slices.Contains(m.asks, "off") {
+					t.Errorf("death at write %d: at the end the drive has %q, recorded %v and %v; on %v, asked for %q", k, m.disc,
+						n.InstanceDisc, n.MediaInserted, m.on, m.asks)
+				}
+				m.mu.Unlock()
+				co.die()
+				<-replaced
+				w.kill()
+				if t.Failed() {
+					return
+				}
+				if !died {
+					if k < 10 {
+						t.Errorf("only %d writes: the count is wrong", k-1)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
 // TestISOInVirtualDrive: on a machine that boots the agent from virtual media, an instance that is an ISO image is in
 // the same drive as long as it lives, but for the agent's boots; no start of it is one from the network.
 func TestISOInVirtualDrive(t *testing.T) {

@@ -286,8 +286,8 @@ var may = map[string][]string{
 		"tools/lab/bmc/redfish/vmedia", "tools/lab/nbd", "tools/lab/pg", "tools/lab/site"},
 	"tools/monitoring": {},
 	"tools/lab/pg":     {},
-	"tools/lab/fleet": {"agent", "agent/disk", "agent/inventory", "agent/step", "conductor/client", "images/fs/iso9660",
-		"conductor/rest", "tools/lab/bmc"}, // runs the real agent's session
+	"tools/lab/fleet": {"agent", "agent/disk", "agent/disk/raid", "agent/inventory", "agent/step", "conductor/client",
+		"images/fs/iso9660", "conductor/rest", "tools/lab/bmc"}, // runs the real agent's session
 	"tools/lab/nbd":                 {},
 	"tools/lab/bmc":                 {},
 	"tools/lab/bmc/media":           {},

@@ -55,6 +55,8 @@ type host struct {
 	id   string        // of its node; "" before it is registered
 	rest time.Duration // between two looks
 	make nodes.CreateOpts
+	// staysOn is disablePowerOff of its specification.
+	staysOn bool
 }
 
 // patient bounds how long a host may take to come into a state.
@@ -190,8 +192,7 @@ func (h *host) register(ctx context.Context, values map[string]any) error {
 		return err
 	}
 	if n == nil {
-		off := false
-		h.make.Name, h.make.DisablePowerOff = h.name, &off
+		h.make.Name, h.make.DisablePowerOff = h.name, &h.staysOn
 		h.make.Properties = map[string]any{"capabilities": "boot_mode:uefi", "cpu_arch": "x86_64"}
 		if n, err = nodes.Create(ctx, h.api, h.make).Extract(); err != nil {
 			return err

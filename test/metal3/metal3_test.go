@@ -45,6 +45,7 @@ type bench struct {
 
 	mu    sync.Mutex
 	discs map[string][]byte // by machine, what was in the virtual drive when it was inspected
+	roots []string          // serial numbers of the disks that images were written to, if they were asked for by these
 	next  int
 }
 
@@ -62,7 +63,7 @@ func newBench(t *testing.T) *bench {
 	site := simulated.New(t, map[string]map[string]any{"fetch": {"allow": []string{"127.0.0.0/8"}},
 		"netboot": {"https_port": port}}, install)
 	b.controller = connect(t, site.URL)
-	b.fleet = site.Machines(fleet.Options{Nodes: crowd + 5, Boot: 50 * time.Millisecond, Write: 200 * time.Millisecond,
+	b.fleet = site.Machines(fleet.Options{Nodes: crowd + 7, Boot: 50 * time.Millisecond, Write: 200 * time.Millisecond,
 		Step: 50 * time.Millisecond, Own: []step.Row{install}, Seen: b.seen, Image: b.written})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch component, version, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/firmware/"), "/"); {
@@ -96,11 +97,17 @@ func (b *bench) written(_ context.Context, args json.RawMessage) error {
 		Source string `json:"image_source"`
 		Sum    string `json:"image_checksum"`
 		Format string `json:"image_disk_format"`
+		Root   struct {
+			Serial string `json:"serial"`
+		} `json:"root_device"`
 	}
 	if err := json.Unmarshal(args, &a); err != nil || a.Source != b.files+"/os.qcow2" ||
 		a.Sum != b.files+"/SHA256SUMS" || a.Format != "qcow2" {
 		return fmt.Errorf("an image %+v, %v", a, err)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.roots = append(b.roots, a.Root.Serial)
 	return nil
 }
 
@@ -170,6 +177,8 @@ func TestBareMetalHosts(t *testing.T) {
 	b := newBench(t)
 	t.Run("redfish", func(t *testing.T) { t.Parallel(); b.redfish(t) })
 	t.Run("virtual media", func(t *testing.T) { t.Parallel(); b.virtualMedia(t) })
+	t.Run("never off", func(t *testing.T) { t.Parallel(); b.neverOff(t) })
+	t.Run("software RAID", func(t *testing.T) { t.Parallel(); b.softwareRAID(t) })
 	t.Run("idrac", func(t *testing.T) { t.Parallel(); b.idrac(t) })
 	t.Run("external", func(t *testing.T) { t.Parallel(); b.external(t) })
 	t.Run("busy", func(t *testing.T) { t.Parallel(); b.deletedWhileBusy(t) })
@@ -308,6 +317,95 @@ func (b *bench) virtualMedia(t *testing.T) {
 	good(t, h.provision(ctx, direct, nil, drive))
 	kit.Eventually(t, patient, "the installed system runs", m.Instance)
 	good(t, h.deprovision(ctx, true))
+	good(t, h.remove(ctx))
+}
+
+// neverOff: a live ISO on a machine whose power is never turned off (disablePowerOff), ended without cleaning and then
+// with it. Its disc is taken out while it runs.
+func (b *bench) neverOff(t *testing.T) {
+	ctx := t.Context()
+	h, m := b.host(nodes.CreateOpts{})
+	_, info := overRedfish(t, m, "hpe-ilo6")
+	h.staysOn = true
+	h.make = nodes.CreateOpts{Driver: "redfish", BootInterface: "redfish-virtual-media", FirmwareInterface: "redfish",
+		RAIDInterface: "redfish", InspectInterface: "agent", DriverInfo: info}
+	good(t, h.register(ctx, nil))
+	_, err := h.inspect(ctx)
+	good(t, err)
+	good(t, h.available(ctx))
+	for _, clean := range []bool{false, true} {
+		good(t, h.provision(ctx, map[string]any{"/instance_info/boot_iso": b.files + "/live.iso",
+			"/instance_info/image_source": nil, "/deploy_interface": "ramdisk"}, nil, nil))
+		kit.Eventually(t, patient, "the live ISO runs", m.Disc)
+		off := nodes.ChangePowerState(ctx, h.api, h.id, nodes.PowerStateOpts{Target: nodes.PowerOff}).ExtractErr()
+		if !gophercloud.ResponseCodeIs(off, http.StatusConflict) {
+			t.Errorf("power off = %v, want 409", off)
+		}
+		good(t, h.deprovision(ctx, clean))
+		if !m.On() || m.Medium(0) != nil {
+			t.Errorf("after the end, with cleaning %v: on %v, in the drive %v", clean, m.On(), m.Medium(0))
+		}
+		if m.Disc() == clean { // a cleaning restarts it into the ramdisk
+			t.Errorf("after the end, with cleaning %v: the live system runs on %v", clean, m.Disc())
+		}
+	}
+	good(t, h.remove(ctx))
+}
+
+// softwareRAID: the host's volumes are made by the agent, its image goes onto the first, and they are removed again. A
+// controller changes the RAID interface for that by itself.
+func (b *bench) softwareRAID(t *testing.T) {
+	ctx := t.Context()
+	h, m := b.host(nodes.CreateOpts{})
+	h.make = overIPMI(m)
+	good(t, h.register(ctx, nil))
+	_, err := h.inspect(ctx)
+	good(t, err)
+	_, err = h.set(ctx, map[string]any{"/raid_interface": "agent"})
+	good(t, err)
+	size, root := 100, true
+	disks := []any{map[string]any{"serial": "s== one"}, map[string]any{"serial": "s== two"}}
+	good(t, nodes.SetRAIDConfig(ctx, h.api, h.id, nodes.RAIDConfigOpts{LogicalDisks: []nodes.LogicalDisk{
+		{SizeGB: &size, RAIDLevel: nodes.RAID1, Controller: "software", IsRootVolume: &root, PhysicalDisks: disks},
+		{RAIDLevel: nodes.RAID0, Controller: "software", PhysicalDisks: disks}, // of the size that is left
+	}}).ExtractErr())
+	clean := func(steps ...nodes.CleanStep) (volumes []any, hint any) {
+		t.Helper()
+		good(t, h.ask(ctx, nodes.ProvisionStateOpts{Target: nodes.TargetClean, CleanSteps: steps}))
+		n, err := h.until(ctx, nodes.Manageable, nodes.Cleaning, nodes.CleanWait)
+		good(t, err)
+		volumes, _ = n.RAIDConfig["logical_disks"].([]any)
+		return volumes, n.Properties["root_device"]
+	}
+	remove := nodes.CleanStep{Interface: nodes.InterfaceRAID, Step: "delete_configuration"}
+	erase := nodes.CleanStep{Interface: nodes.InterfaceDeploy, Step: "erase_devices_metadata"}
+	volumes, hint := clean(remove, erase, nodes.CleanStep{Interface: nodes.InterfaceRAID, Step: "create_configuration"})
+	if len(volumes) != 2 {
+		t.Fatalf("raid_config has %v, want two volumes", volumes)
+	}
+	first, _ := volumes[0].(map[string]any)
+	serial, _ := first["uuid"].(string)
+	if want := fmt.Sprint(map[string]any{"serial": serial}); first["size_gb"] != 100.0 || serial == "" ||
+		fmt.Sprint(hint) != want {
+		t.Errorf("the first volume is %v, the root device %v", first, hint)
+	}
+	good(t, h.available(ctx))
+	image := b.image()
+	image["/instance_info/root_device"] = nil // a host without hints
+	good(t, h.provision(ctx, image, nil, drive))
+	kit.Eventually(t, patient, "the installed system runs", m.Instance)
+	b.mu.Lock()
+	if !slices.Contains(b.roots, serial) {
+		t.Errorf("no image was written to volume %s, but to %q", serial, slices.Compact(b.roots))
+	}
+	b.mu.Unlock()
+	good(t, h.deprovision(ctx, true))
+	good(t, h.ask(ctx, nodes.ProvisionStateOpts{Target: nodes.TargetManage}))
+	_, err = h.until(ctx, nodes.Manageable, nodes.Available)
+	good(t, err)
+	if volumes, hint := clean(remove, erase); len(volumes) != 0 || hint != nil {
+		t.Errorf("after the removal raid_config has %v, and the root device is %v", volumes, hint)
+	}
 	good(t, h.remove(ctx))
 }
 

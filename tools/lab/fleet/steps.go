@@ -3,12 +3,16 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/disk/raid"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
 )
@@ -98,6 +102,10 @@ func (b *boot) result(name string, args json.RawMessage) any {
 			"digest": "sha256:" + image.Value, "disk": map[string]any{"name": "/dev/nvme0n1", "size": int64(diskSize)}}
 	case "prepare_instance_boot":
 		return map[string]any{"committed": true}
+	case "create_configuration":
+		return arrays(args)
+	case "delete_configuration":
+		return raid.Result{RAIDConfig: raid.Made{LogicalDisks: []raid.MadeDisk{}}}
 	case "load_kernel":
 		b.mu.Lock()
 		b.loaded = true
@@ -111,6 +119,27 @@ func (b *boot) result(name string, args json.RawMessage) any {
 		return map[string]any{"devices": []string{}}
 	}
 	return map[string]any{}
+}
+
+// arrays is the result of software RAID that was made as the arguments ask.
+func arrays(args json.RawMessage) raid.Result {
+	var a struct {
+		Config raid.Config `json:"target_raid_config"`
+	}
+	_ = json.Unmarshal(args, &a) // the conductor has checked them
+	r := raid.Result{RAIDConfig: raid.Made{LogicalDisks: []raid.MadeDisk{}}}
+	for i, l := range a.Config.LogicalDisks {
+		made := raid.MadeDisk{Level: l.Level, SizeGB: diskSize >> 30, Controller: "software", VolumeName: l.VolumeName,
+			Root: l.Root, PhysicalDisks: []string{"/dev/nvme0n1", "/dev/nvme1n1"},
+			Device: fmt.Sprintf("/dev/md%d", 127-i), UUID: uuid.NewString()}
+		_ = json.Unmarshal(l.Size, &made.SizeGB) // or MAX
+		if i == 0 {
+			made.Hint = map[string]string{"serial": made.UUID}
+			r.RootDevice = made.Hint
+		}
+		r.RAIDConfig.LogicalDisks = append(r.RAIDConfig.LogicalDisks, made)
+	}
+	return r
 }
 
 // diskSize is the size of each machine's disk, in bytes.
