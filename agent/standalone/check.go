@@ -15,6 +15,9 @@ import (
 // check finds the faults that options have by themselves. The steps would find most of them too, but later.
 func (o Options) check() error {
 	const giveDigest = "give --sha256, --sha512, --blake3, --checksum or --key; or --allow-unverified, if you must"
+	if o.Step != nil {
+		return nil // FromStep and write_image check them
+	}
 	if o.Image == "" {
 		return step.Failf("give --image, a URL or the path of a file", "no image is given")
 	}

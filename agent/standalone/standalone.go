@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent"
@@ -20,6 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/image/configdrive"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/oci"
 )
 
 // Options of Write. A zero value leaves the part out.
@@ -39,6 +41,37 @@ type Options struct {
 	Difference  string // "auto", "always" or "never"
 	Memory      int64  // MiB that the write may use; 0: the default
 	Trace       bool
+	// Step has the arguments of write_image, in place of all that is about the image: see FromStep.
+	Step map[string]any
+}
+
+// FromStep returns options with the arguments of the step write_image, a JSON object as a deployment has it. They come
+// from somebody else, so they may name no file of this machine.
+func FromStep(args []byte) (Options, error) {
+	var o Options
+	var known struct {
+		Source    string   `json:"image_source"`
+		Mirrors   []string `json:"image_mirrors"`
+		Signature string   `json:"image_signature"`
+	}
+	err := json.Unmarshal(args, &o.Step)
+	if err == nil { // of a name in several spellings the step takes the same one
+		args, err = json.Marshal(o.Step)
+	}
+	if err = errors.Join(err, json.Unmarshal(args, &known)); err != nil {
+		return o, fmt.Errorf("read the arguments of write_image: %w", err)
+	}
+	urls := append([]string{known.Source}, known.Mirrors...)
+	if known.Signature != "" {
+		urls = append(urls, known.Signature)
+	}
+	for _, u := range urls {
+		if !isURL(u) && !oci.IsReference(u) {
+			return o, step.Failf("give http, https and oci URLs alone", "the arguments of write_image name %q", u)
+		}
+	}
+	o.Image = known.Source
+	return o, nil
 }
 
 // Result of Write.
@@ -54,11 +87,14 @@ type Result struct {
 
 // args are those of write_image.
 func (o Options) args(target string) map[string]any {
-	a := map[string]any{
-		"image_source": o.Image,
-		// The machine has this one disk only, whatever its size.
-		"root_device": map[string]string{"name": "s== " + target},
+	// The machine has this one disk only, whatever its size.
+	root := map[string]string{"name": "s== " + target}
+	if o.Step != nil {
+		a := maps.Clone(o.Step)
+		a["root_device"] = root
+		return a
 	}
+	a := map[string]any{"image_source": o.Image, "root_device": root}
 	set := func(name string, v any, given bool) {
 		if given {
 			a[name] = v
@@ -91,7 +127,10 @@ func Write(ctx context.Context, o Options, log *slog.Logger,
 	}
 	r, err := m.write(ctx, o, log, report)
 	if err != nil {
-		return nil, &Failure{Disk: o.Disk, Left: m.seen.left(), Err: inFlags(err)}
+		if o.Step == nil { // else the words are the deployment's
+			err = inFlags(err)
+		}
+		return nil, &Failure{Disk: o.Disk, Left: m.seen.left(), Err: err}
 	}
 	return r, nil
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -110,6 +111,50 @@ func TestWrite(t *testing.T) {
 		}
 		if len(phases) < 3 {
 			t.Errorf("phases reported: %q", phases)
+		}
+	}
+}
+
+// TestArgumentsOfTheStep writes as a deployment would: with its arguments and its words. They name no local file.
+func TestArgumentsOfTheStep(t *testing.T) {
+	img := mbrImage(12 * mib)
+	at := serve(t, img)
+	for _, c := range []struct{ name, args, refused, failed string }{
+		{"the image", fmt.Sprintf(`{"image_source":%q,"image_os_hash_algo":"sha256","image_os_hash_value":%q,
+			"image_type":"whole-disk","root_device":{"name":"/dev/of/another"}}`, at, digest(img)[7:]), "", ""},
+		{"no digest", fmt.Sprintf(`{"image_source":%q}`, at), "", "image_os_hash_value"},
+		{"another digest", fmt.Sprintf(`{"image_source":%q,"image_checksum":%q}`, at, strings.Repeat("0", 64)), "",
+			"sha256"},
+		{"a partition", fmt.Sprintf(`{"image_source":%q,"image_checksum":%q,"image_type":"partition"}`, at,
+			digest(img)[7:]), "", "image_type"},
+		{"a file", `{"image_source":"/etc/passwd","allow_unverified":true}`, `name "/etc/passwd"`, ""},
+		{"a file in another spelling", fmt.Sprintf(`{"image_source":"/etc/passwd","Image_Source":%q}`, at),
+			`name "/etc/passwd"`, ""},
+		{"no image", `{}`, `name ""`, ""},
+		{"a file as a mirror", fmt.Sprintf(`{"image_source":%q,"image_mirrors":["disk.raw"]}`, at), `"disk.raw"`, ""},
+		{"a file as a signature", fmt.Sprintf(`{"image_source":%q,"image_signature":"s"}`, at), `"s"`, ""},
+		{"no object", `[]`, "read the arguments", ""},
+	} {
+		o, err := FromStep([]byte(c.args))
+		if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.refused)
+		}
+		if err != nil {
+			continue
+		}
+		path, file := dirty(t, 84*mib, false)
+		o.Disk = path
+		_, err = Write(t.Context(), o, nil, silent)
+		got, rerr := os.ReadFile(file)
+		if rerr != nil {
+			t.Fatal(rerr)
+		}
+		if text := fmt.Sprint(err, step.AsError(err).Remedy); c.failed != "" &&
+			(err == nil || !strings.Contains(text, c.failed) || strings.Contains(text, "--sha256")) {
+			t.Errorf("%s: %s, want %q", c.name, text, c.failed)
+		}
+		if c.failed == "" && (err != nil || !bytes.Equal(got[:12*mib], img)) {
+			t.Errorf("%s: %v, or the disk is not the image", c.name, err)
 		}
 	}
 }

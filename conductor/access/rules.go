@@ -169,9 +169,10 @@ const (
 	IngotLogs       Rule = "ingot:node:logs"       // the agent's log, which describes the site's insides
 	IngotQuarantine Rule = "ingot:node:quarantine" // mark a deployed node as failed
 	IngotBreakLock  Rule = "ingot:node:lock"
-	IngotAdmin      Rule = "ingot:admin"  // changes of objects without an owner
-	IngotRead       Rule = "ingot:read"   // reading objects without an owner
-	IngotEvents     Rule = "ingot:events" // the stream and the log, which hold only events that the reader may see
+	IngotExports    Rule = "ingot:exports" // for hosts that write disks: with it come the passwords of these
+	IngotAdmin      Rule = "ingot:admin"   // changes of objects without an owner
+	IngotRead       Rule = "ingot:read"    // reading objects without an owner
+	IngotEvents     Rule = "ingot:events"  // the stream and the log, which hold only events that the reader may see
 )
 
 var rules = map[Rule]grants{
@@ -296,6 +297,7 @@ var rules = map[Rule]grants{
 	IngotLogs:       systemOrOwnerReader,
 	IngotQuarantine: systemMemberOrOwnerMember,
 	IngotBreakLock:  systemAdmin,
+	IngotExports:    {system: Admin, systemService: true},
 	IngotAdmin:      systemAdmin,
 	IngotRead:       systemReader,
 	IngotEvents:     apiReader,

@@ -181,6 +181,8 @@ var rulings = map[string]ruling{
 	"POST /ingot/v1/nodes/{node}/quarantine":                {rule: access.IngotQuarantine},
 	"DELETE /ingot/v1/nodes/{node}/quarantine":              {rule: access.IngotQuarantine},
 	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},
+	"GET /ingot/v1/exports":                                 {rule: access.IngotExports},
+	"POST /ingot/v1/nodes/{node}/export_failure":            {rule: access.IngotExports},
 	"GET /ingot/v1/nodes/{node}/steps":                      {rule: access.IngotProgress},
 	"POST /ingot/v1/nodes/{node}/console":                   {rule: access.NodeSetConsole},
 	"GET /ingot/v1/nodes/{node}/console/{session}":          {rule: access.NodeSetConsole},

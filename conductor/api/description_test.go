@@ -15,6 +15,8 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit/described"
@@ -217,9 +219,17 @@ func (reset) ResetNetwork(context.Context, string, string) error { return nil }
 
 func (reset) SetControllerPassword(context.Context, string, string, string) error { return nil }
 
+func (reset) ExportOf(n *node.Node) (*engine.Export, error) {
+	return &engine.Export{ID: "x", Portal: "192.0.2.50:3260", Lent: &program.Lent{User: "ingot", Password: "p",
+		Initiator: "iqn.2004-10.com.example:" + n.Name, Image: map[string]any{"image_source": "http://images/x"}}}, nil
+}
+
+func (reset) ExportFailed(context.Context, string, string, string, string) error { return nil }
+
 // TestAnswersOfOurOwn asks for what no other test sees answered: newServer holds it against the description.
 func TestAnswersOfOurOwn(t *testing.T) {
-	f := newFixture(t, Config{}, node.Node{UUID: ownedNode, Name: "n", Provision: node.Active})
+	f := newFixture(t, Config{}, node.Node{UUID: ownedNode, Name: "n", Provision: node.Active},
+		node.Node{Name: "l", Provision: node.DeployWait}, node.Node{Name: "m", Provision: node.Deploying})
 	key, err := erasure.OpenKey(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -250,6 +260,14 @@ func TestAnswersOfOurOwn(t *testing.T) {
 	}
 	f.want(204, "POST", "/ingot/v1/nodes/n/network_reset", "")
 	f.want(204, "POST", "/ingot/v1/nodes/n/controller_password", `{"password":"canary-password"}`)
+	if out := f.want(200, "GET", "/ingot/v1/exports", ""); len(out["exports"].([]any)) != 2 {
+		t.Errorf("the exports are %v", out)
+	}
+	lent := f.want(200, "GET", "/ingot/v1/exports?initiator_name=iqn.2004-10.com.example:l", "")["exports"].([]any)
+	if len(lent) != 1 || lent[0].(map[string]any)["node_name"] != "l" {
+		t.Errorf("the exports of one initiator are %v", lent)
+	}
+	f.want(204, "POST", "/ingot/v1/nodes/l/export_failure", `{"export":"x","reason":"y"}`)
 	f.want(201, "PUT", "/ingot/v1/pools/web", `{"count":1}`)
 	if out := f.want(200, "GET", "/ingot/v1/pools/web", ""); out["count"] != 1.0 {
 		t.Errorf("the pool is %v", out)

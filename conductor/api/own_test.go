@@ -42,6 +42,28 @@ func (m instant) SetControllerPassword(ctx context.Context, ident, password, use
 	return m.own().SetControllerPassword(ctx, ident, password, user)
 }
 
+func (m instant) ExportOf(n *node.Node) (*engine.Export, error) { return m.own().ExportOf(n) }
+
+func (m instant) ExportFailed(ctx context.Context, ident, id, why, user string) error {
+	return m.own().ExportFailed(ctx, ident, id, why, user)
+}
+
+// TestExportFailure: what is not lent can't fail, and a report needs its parts.
+func TestExportFailure(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active})
+	const path = "/ingot/v1/nodes/used/export_failure"
+	if text := fmt.Sprint(f.want(400, "POST", path, `{"export":"x","reason":"y"}`)); !strings.Contains(text,
+		"lends no disk") {
+		t.Errorf("the refusal says %s", text)
+	}
+	f.want(400, "POST", path, `{"export":"x","reason":""}`)
+	f.want(400, "POST", path, `{"export":"x"}`)
+	f.want(404, "POST", "/ingot/v1/nodes/missing/export_failure", `{"export":"x","reason":"y"}`)
+	if out := f.want(200, "GET", "/ingot/v1/exports", ""); len(out["exports"].([]any)) != 0 {
+		t.Errorf("exports of nothing: %v", out)
+	}
+}
+
 // TestNetworkReset: without an agent it can't be done, and the answer says so.
 func TestNetworkReset(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active})

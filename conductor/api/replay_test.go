@@ -490,7 +490,7 @@ func compareErrors(want string, got any) string {
 		return fmt.Sprintf("error_message = %v, want a string", got)
 	}
 	for _, name := range []string{"http", "http-ipxe", "redfish-https", "redfish-virtual-media",
-		"idrac-redfish-virtual-media"} {
+		"idrac-redfish-virtual-media", "iscsi"} {
 		text = strings.ReplaceAll(text, ", '"+name+"'", "") // not enabled where it was recorded
 	}
 	text = strings.ReplaceAll(text, "'custom-agent', ", "") // nor this, the first of its kind

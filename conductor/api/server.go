@@ -114,6 +114,8 @@ type machines interface {
 	ResetNetwork(ctx context.Context, ident, user string) error
 	SetControllerPassword(ctx context.Context, ident, password, user string) error
 	PhoneHome(ctx context.Context, token, from string) error
+	ExportOf(n *node.Node) (*engine.Export, error)
+	ExportFailed(ctx context.Context, ident, id, why, user string) error
 	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
 	Here(n *node.Node) error
 }

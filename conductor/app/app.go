@@ -24,6 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/console"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
@@ -612,6 +613,11 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 		MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries, PowerTimeout: cfg.Power.Timeout,
 		PowerSync: cfg.Power.SyncInterval, ForcePower: cfg.Power.Force, CallTimeout: cfg.Power.CallTimeout,
 		RetryTries: cfg.Power.Retries,
+	}
+	if hosts, err := cfg.Export.Hosts(); err == nil { // Validate has seen to it
+		for _, h := range hosts {
+			c.Writers = append(c.Writers, program.Writer(h))
+		}
 	}
 	if c.Restarts = cfg.Deploy.InstalledSystemRetries; c.Restarts == 0 {
 		c.Restarts = -1

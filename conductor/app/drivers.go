@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
@@ -123,19 +124,22 @@ func (d drivers) Interface(n *node.Node, kind string) string { return d.types.In
 
 // hardwareTypes makes the table of the enabled hardware types.
 func hardwareTypes(c config.Config) (*driver.Table, error) {
-	cfg, missing := c.Hardware, map[string]string{} // network interfaces, by name
+	cfg, missing := c.Hardware, map[string]map[string]string{"network": {}, "deploy": {}}
+	if len(c.Export.Writers) == 0 {
+		missing["deploy"][program.ByHost] = "export.writers"
+	}
 	if c.Switches.File == "" {
-		missing["switch"] = "switches.file"
+		missing["network"]["switch"] = "switches.file"
 	}
 	if c.Neutron.URL == "" {
-		missing["neutron"] = "neutron.url"
+		missing["network"]["neutron"] = "neutron.url"
 	}
 	types := cfg.EnabledTypes
 	if len(types) == 0 && c.OpenStack.CloudsFile == "" { // its nodes could do nothing
 		types = slices.DeleteFunc(driver.Names(), func(t string) bool { return t == "openstack" })
 	}
 	t, err := driver.New(driver.Config{Types: types, Enabled: cfg.Enabled(), Default: cfg.Default(),
-		Missing: map[string]map[string]string{"network": missing}})
+		Missing: missing})
 	if err != nil {
 		return nil, fmt.Errorf("the configuration is not valid, section hardware:\n%w", err)
 	}

@@ -38,11 +38,18 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 			t.Errorf("with the file of clouds %q and without its power interface: %v", file, err)
 		}
 	}
-	// A network that needs settings is there only with them.
+	// An interface that needs settings is there only with them.
 	for name, set := range map[string]func(*config.Config){
 		"switch":  func(c *config.Config) { c.Switches.File = "/etc/ingot/switches.yaml" },
 		"neutron": func(c *config.Config) { c.Neutron.URL = "http://192.0.2.1:9696" },
+		"iscsi": func(c *config.Config) {
+			c.Export = config.Export{Allow: true, Writers: []string{"192.0.2.7=iqn.2004-10.com.example:w"}}
+		},
 	} {
+		kind, setting := "network", name
+		if name == "iscsi" {
+			kind, setting = "deploy", "export.writers"
+		}
 		for _, want := range []bool{false, true} {
 			cfg := cfg
 			if want {
@@ -53,23 +60,28 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			typ, _ := types.ByName("ipmi")
-			if got := slices.Contains(typ.Enabled("network"), name); got != want {
-				t.Errorf("with the setting %v: network interface %s is enabled %v", want, name, got)
+			if got := slices.Contains(typ.Enabled(kind), name); got != want {
+				t.Errorf("with the setting %v: %s interface %s is enabled %v", want, kind, name, got)
 			}
 			// A node that asks for it is answered with the setting that is missing.
-			if err := typ.Check(map[string]string{"network": name}); (err == nil) != want ||
-				err != nil && !strings.Contains(err.Error(), "; set "+name) {
-				t.Errorf("with the setting %v, a node of network interface %s: %v", want, name, err)
+			if err := typ.Check(map[string]string{kind: name}); (err == nil) != want ||
+				err != nil && !strings.Contains(err.Error(), "; set "+setting) {
+				t.Errorf("with the setting %v, a node of %s interface %s: %v", want, kind, name, err)
 			}
-			cfg.Hardware.DefaultNetworkInterface = name
-			if _, err := hardwareTypes(cfg); (err == nil) != want ||
-				err != nil && !strings.Contains(err.Error(), "; set "+name) {
-				t.Errorf("with the setting %v, default network interface %s: %v", want, name, err)
+			byDefault, enabled := &cfg.Hardware.DefaultNetworkInterface, &cfg.Hardware.EnabledNetworkInterfaces
+			usual := "flat"
+			if kind == "deploy" {
+				byDefault, enabled = &cfg.Hardware.DefaultDeployInterface, &cfg.Hardware.EnabledDeployInterfaces
+				usual = "direct"
 			}
-			cfg.Hardware.DefaultNetworkInterface = ""
-			cfg.Hardware.EnabledNetworkInterfaces = []string{name, "flat"}
+			*byDefault = name
 			if _, err := hardwareTypes(cfg); (err == nil) != want ||
-				err != nil && !strings.Contains(err.Error(), name+" needs the setting "+name) {
+				err != nil && !strings.Contains(err.Error(), "; set "+setting) {
+				t.Errorf("with the setting %v, default %s interface %s: %v", want, kind, name, err)
+			}
+			*byDefault, *enabled = "", []string{name, usual}
+			if _, err := hardwareTypes(cfg); (err == nil) != want ||
+				err != nil && !strings.Contains(err.Error(), name+" needs the setting "+setting) {
 				t.Errorf("with the setting %v, %s enabled by name: %v", want, name, err)
 			}
 		}

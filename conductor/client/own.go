@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -42,4 +43,20 @@ func (c *Client) SetControllerPassword(ctx context.Context, ident, password stri
 // ResetNetwork has the node's agent acquire its links and addresses anew.
 func (c *Client) ResetNetwork(ctx context.Context, ident string) error {
 	return c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/network_reset", nil, nil)
+}
+
+// Exports lists the disks that machines lend to an initiator now.
+func (c *Client) Exports(ctx context.Context, initiator string) ([]rest.Export, error) {
+	all, err := ask[rest.Exports](ctx, c, http.MethodGet,
+		"/ingot/v1/exports?initiator_name="+url.QueryEscape(initiator), nil)
+	if err != nil {
+		return nil, err
+	}
+	return all.Exports, nil
+}
+
+// ExportFailed ends the deployment of a node whose lent disk could not be written.
+func (c *Client) ExportFailed(ctx context.Context, ident, export, why string) error {
+	return c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/export_failure",
+		map[string]string{"export": export, "reason": why}, nil)
 }

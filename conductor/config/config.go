@@ -287,9 +287,29 @@ type Netboot struct {
 	TokenLife    time.Duration `yaml:"token_life"`
 }
 
-// Export configures whether machines' disks may be lent.
+// Export configures whether machines' disks may be lent, and to which hosts for deploy interface iscsi.
 type Export struct {
-	Allow bool `yaml:"allow"`
+	Allow   bool     `yaml:"allow"`
+	Writers []string `yaml:"writers"`
+}
+
+// Writer is a host that writes disks for deploy interface iscsi.
+type Writer struct{ Address, Initiator string }
+
+// iqn is an iSCSI name as step export_disk takes it.
+var iqn = regexp.MustCompile(`^iqn\.\d{4}-\d\d\.[a-z0-9.-]+(:[a-z0-9.:-]+)?$`)
+
+// Hosts are the writers.
+func (e Export) Hosts() (all []Writer, err error) {
+	for _, text := range e.Writers {
+		at, name, _ := strings.Cut(text, "=")
+		a, aerr := netip.ParseAddr(at)
+		if aerr != nil || a.IsUnspecified() || a.IsMulticast() || !iqn.MatchString(name) {
+			return nil, fmt.Errorf("%q is not ADDRESS=INITIATOR, such as 192.0.2.7=iqn.2004-10.com.example:writer", text)
+		}
+		all = append(all, Writer{Address: a.Unmap().String(), Initiator: name})
+	}
+	return all, nil
 }
 
 // Deploy configures the work on machines.
@@ -476,6 +496,7 @@ func (c Config) checkRest() []check {
 	_, signs := signoflife.Parse(c.Deploy.SignOfLife)
 	_, fetches := dial.Parse(c.Fetch.Allow)
 	_, knocks := dial.Parse(c.SignOfLife.Networks)
+	_, writers := c.Export.Hosts()
 	var syslog error
 	if c.Audit.Syslog != "" {
 		_, _, syslog = audit.Server(c.Audit.Syslog)
@@ -487,6 +508,8 @@ func (c Config) checkRest() []check {
 		{lldp < 0 || lldp > 90*time.Second || lldp%time.Second != 0, "inspection.lldp_timeout",
 			fmt.Sprintf("%v is not whole seconds up to 90s", lldp)},
 		{signs != nil, "deploy.sign_of_life", fmt.Sprint(signs)},
+		{writers != nil, "export.writers", fmt.Sprint(writers)},
+		{len(c.Export.Writers) > 0 && !c.Export.Allow, "export.writers", "needs export.allow: set both, or neither"},
 		{c.Netboot.Virtual != "" && (c.Netboot.Virtual == c.Netboot.Address || c.Netboot.Interface == "" &&
 			c.Netboot.Address == ""), "netboot.virtual_address",
 			"is a second address of network boot: set netboot.interface, or netboot.address to one that this host has always"},

@@ -76,7 +76,9 @@ func (c *Config) sections() []section {
 		}},
 		{"Network boot", "", netbootSettings(&c.Netboot)},
 		{"Deployment", "", append(deploySettings(&c.Deploy), setting{"export.allow", &c.Export.Allow, nil, nil,
-			"Allow deployments with the step export_disk, which lends the machine's disk to another host that writes it."})},
+			"Allow deployments with the step export_disk, which lends the machine's disk to another host that writes it."},
+			setting{"export.writers", &c.Export.Writers, nil, nil,
+				"Hosts that write disks for deploy interface iscsi, as ADDRESS=INITIATOR."})},
 		{"Power", "", []setting{
 			{"power.timeout", &c.Power.Timeout, time.Minute, positive{},
 				"Time that a machine may take to turn on or off after it was asked to."},

@@ -28,10 +28,11 @@ type Config struct {
 
 	DHCP string // netboot.dhcp, which decides which events of a booting machine are seen; "": this conductor boots none
 
-	AllowUnverified bool // deploy images without a digest
-	AllowMD5        bool // deploy images of which no more than an MD5 sum is known
-	AllowExport     bool // deployments may lend the machine's disk to another host
-	AutomatedClean  bool // clean on the way to available, unless the node says otherwise
+	AllowUnverified bool             // deploy images without a digest
+	AllowMD5        bool             // deploy images of which no more than an MD5 sum is known
+	AllowExport     bool             // deployments may lend the machine's disk to another host
+	Writers         []program.Writer // hosts that write disks for deploy interface iscsi
+	AutomatedClean  bool             // clean on the way to available, unless the node says otherwise
 	// keep the agent between inspection, cleaning and deployment, unless the node's driver_info.fast_track says
 	// otherwise
 	FastTrack bool
@@ -130,7 +131,7 @@ func (e *Engine) planner() program.Planner {
 	c := &e.cfg
 	return program.Planner{
 		Site: e.site(), AgentSteps: c.AgentSteps, Priorities: c.Priorities, AutomatedClean: c.AutomatedClean,
-		LLDPTimeout: c.Inspection.LLDPTimeout, AllowExport: c.AllowExport,
+		LLDPTimeout: c.Inspection.LLDPTimeout, AllowExport: c.AllowExport, Writers: c.Writers,
 		Start: start.Options{Method: c.BootInstance, Signs: c.SignOfLife, PhoneHomeURL: c.PhoneHomeURL,
 			PhoneHomeKey: c.PhoneHomeKey, Drivers: e.drivers, Log: e.log},
 		Own: e.rows, Drivers: e.drivers, Plugs: e.plugs, Library: e.db,

@@ -155,7 +155,7 @@ func (a *agent) state() node.AgentState {
 	defer a.mu.Unlock()
 	return node.AgentState{NodeUUID: a.m.id, BootID: a.bootID, Generation: a.gen, Version: "sim", PlanID: a.plan.ID,
 		PlanGeneration: a.plan.Generation, StepIndex: a.index, PlanRunning: a.running, StepsDigest: a.m.digest,
-		Restarts: a.restarts, RestartReason: "panic"}
+		Restarts: a.restarts, RestartReason: "panic", Address: "192.0.2.50"}
 }
 
 // talk sends results until the session ends.

@@ -213,6 +213,7 @@ type Job struct {
 	// how often the machine was started anew because its installed system ran instead of the agent
 	Systems int       `json:"systems,omitempty"`
 	Abort   bool      `json:"abort,omitempty"`   // requested; takes effect when the step allows it
+	Why     string    `json:"why,omitempty"`     // it is to be aborted, if no user has requested that
 	Failure string    `json:"failure,omitempty"` // why the job failed; its remaining steps clean up
 	Detail  string    `json:"detail,omitempty"`  // for humans: "waiting for the agent since ..."
 	EndedAt time.Time `json:"ended_at,omitzero"` // of a job that is over, see Node.Past

@@ -31,6 +31,25 @@ type Access struct {
 	Verbs map[string][]string `json:"verbs"`
 }
 
+// Export is a disk that a machine lends to the host that is to write it.
+type Export struct {
+	ID            string `json:"id"` // of another boot of the machine: another
+	NodeUUID      string `json:"node_uuid"`
+	NodeName      Null   `json:"node_name"`
+	Portal        string `json:"portal"` // HOST:PORT
+	Target        string `json:"target"`
+	InitiatorName string `json:"initiator_name"`
+	User          string `json:"chap_user"`
+	Password      string `json:"chap_password"`
+	// Image has the arguments of the step write_image.
+	Image map[string]any `json:"image"`
+}
+
+// Exports is the answer of GET /ingot/v1/exports.
+type Exports struct {
+	Exports []Export `json:"exports"`
+}
+
 // RootDisk is the choice of a node's root disk among those of its last inspection.
 type RootDisk struct {
 	NodeUUID string `json:"node_uuid"`

@@ -37,6 +37,9 @@ const (
 	WhenFromLink = "network"     // such a workload boots from the network
 )
 
+// ExportTarget is the iSCSI name of a disk that step export_disk lends: an agent lends one at a time.
+const ExportTarget = "iqn.2026-01.dev.ingot:disk"
+
 var whens = []string{"", WhenAgent, WhenDisk, WhenDrive, WhenKexec, WhenLoaded, WhenFromLink}
 
 // Row describes a step, without its function. The rows of the agent's steps are in the ramdisk's manifest, and the

@@ -58,6 +58,7 @@ var machines = []line{
 	{"test/machine:TestClockSetBack", "conductor/agents conductor/engine conductor/observe/shortage"},
 	{"test/machine:TestClocksDiffer", "conductor/member conductor/store/postgres"},
 	{"test/machine:TestExportedDiskIsWritten", "agent/disk/export agent/machine/linux"},
+	{"test/machine:TestWrittenWithOpenISCSI", "agent/disk/export agent/standalone tools/writer"},
 	{"test/machine:TestKexecLocked", "agent/boot/kexec"},
 	{"test/machine:TestNoRandomGenerator", "initramfs/pid1"},
 	{"test/machine:TestRAIDBoots*", "agent/boot agent/disk/raid"},

@@ -46,7 +46,7 @@ var may = map[string][]string{
 	"agent/image/swarm": {"agent/step", "images/index", "proto/swarm"},
 	"agent/disk": {"agent/step", "images/blkid", "images/gpt", "images/fs/fat", "images/fs/ext4",
 		"proto/rootdevice"},
-	"agent/disk/export": {"agent/step", "agent/disk"},
+	"agent/disk/export": {"agent/step", "agent/disk", "proto/steparg"},
 	"agent/disk/erase":  {"agent/step", "images/blkid", "images/gpt", "agent/disk", "agent/machine/passthru"},
 	"agent/burnin":      {"agent/step", "agent/disk", "agent/disk/erase", "agent/machine/passthru"},
 	"agent/image/configdrive": {"agent/step", "agent/disk", "images/fs/fat", "images/fs/iso9660", "agent/fetch",
@@ -218,7 +218,7 @@ var may = map[string][]string{
 		"conductor/api/finder", "conductor/hardware/driver", "conductor/engine", "conductor/engine/catalog",
 		"conductor/agents/erasure", "conductor/guard/limit",
 		"conductor/observe/events", "conductor/hardware", "conductor/node", "conductor/guard/redact", "conductor/rest",
-		"conductor/store", "conductor/observe/trace", "proto/rootdevice"},
+		"conductor/store", "conductor/observe/trace", "proto/rootdevice", "proto/steparg"},
 	"conductor/api/parts": {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/console",
 		"conductor/guard/limit", "conductor/hardware/driver", "conductor/hardware", "conductor/node", "conductor/rest",
 		"conductor/store"},
@@ -269,7 +269,7 @@ var may = map[string][]string{
 		"images/...", "initramfs/build", "proto/netdata", "proto/rootdevice", "tools/cli/manual", "tools/cli/render",
 		"tools/cli/contexts",
 		"tools/demo", "tools/enrol/...", "tools/lab", "tools/lab/bmc/redfish", "tools/lab/cloudrack",
-		"tools/lab/fleet", "tools/lab/site", "tools/toironic"},
+		"tools/lab/fleet", "tools/lab/site", "tools/toironic", "tools/writer"},
 	"tools/toironic": {"conductor/guard/clean", "conductor/rest"},
 	"tools/demo": {"conductor/client", "conductor/rest", "conductor/observe/trace", "images/...", "initramfs/build",
 		"tools/lab"},
@@ -282,6 +282,7 @@ var may = map[string][]string{
 	"tools/enrol/probe":    {"conductor/guard/clean", "conductor/hardware/redfish/quirk"},
 	"tools/lab/vswitch":    {},
 	"tools/lab/cloudrack":  {"conductor/guard/clean", "conductor/guard/oscloud"},
+	"tools/writer":         {"conductor/rest", "proto/steparg"},
 	"tools/lab": {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish",
 		"tools/lab/bmc/redfish/vmedia", "tools/lab/nbd", "tools/lab/pg", "tools/lab/site"},
 	"tools/monitoring": {},
@@ -311,7 +312,7 @@ const numbers = "conductor/rest/exact"
 // shell.
 var programs = []string{
 	"initramfs/pid1", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/pg",
-	"tools/lab/site", "tools/demo", "tools/cli", "agent/machine/linux",
+	"tools/lab/site", "tools/demo", "tools/cli", "agent/machine/linux", "tools/writer",
 }
 
 type pkg struct {

@@ -73,6 +73,7 @@ var more = map[string][]string{
 	"test/e2e:TestLife":                      {made.RamdiskShell},
 	"test/machine:TestAgentOnServer":         {made.RamdiskServer},
 	"test/machine:TestExportedDiskIsWritten": {made.RamdiskFull, made.Tiny},
+	"test/machine:TestWrittenWithOpenISCSI":  {made.RamdiskFull, made.Tiny},
 	"test/machine:TestEveryBusInAMachine":    {made.RamdiskFull},
 	"test/machine:TestEraseInMachine":        {made.RamdiskFull},
 	"test/machine:TestInventoryInMachine":    {made.RamdiskFull},

@@ -107,8 +107,8 @@ ingot --version prints the version.`,
 	root.PersistentFlags().AddFlagSet(root.Flags()) // the commands below have them too
 	root.AddCommand(p.topCommand(), p.contextCommand(), p.nodeCommand(), p.bmcCommand(), p.portCommand(),
 		p.driverCommand(), p.importCommand(), p.exportCommand(), p.ruleCommand(), p.poolCommand(),
-		p.reservationCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.ramdiskCommand(),
-		p.imageCommand(), p.labCommand(), p.manualCommand())
+		p.reservationCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.writerCommand(),
+		p.ramdiskCommand(), p.imageCommand(), p.labCommand(), p.manualCommand())
 	return root
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/standalone"
@@ -34,7 +35,7 @@ func (t *texts) Set(s string) error { *t = append(*t, s); return nil }
 // write is the command that writes an image without a conductor.
 func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	var o standalone.Options
-	var sha256, sha512, blake3, checksum, ca, drive, picture string
+	var sha256, sha512, blake3, checksum, ca, drive, picture, arguments string
 	var keys texts
 	var dry, yes, asJSON, quiet, verbose bool
 	fs := flag.NewFlagSet("ingot-agent write", flag.ContinueOnError)
@@ -62,6 +63,8 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 		"write only what differs from what the disk holds (published images): auto, always, never (default auto)")
 	fs.Int64Var(&o.Memory, "memory", 0,
 		"`MiB` of memory that the write may use, at least 48 (default 48 for up to four cores and 12 for each further one)")
+	fs.StringVar(&arguments, "arguments", "",
+		"`FILE` (-: standard input) with the arguments of the step write_image (JSON), in place of all options about the image; URLs alone")
 	fs.StringVar(&picture, "trace", "",
 		"draw what each stage of the write waited for into this `FILE` (HTML), which must not exist, and print it as a table")
 	fs.BoolVar(&dry, "dry-run", false, "say what would happen and what would be refused, and write nothing")
@@ -81,6 +84,11 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 		return err
 	}
 	var err error
+	if arguments != "" {
+		if o, err = stepOptions(fs, arguments, stdin, o.Disk); err != nil {
+			return remedied(err)
+		}
+	}
 	if o.CA, err = readText(ca); err != nil {
 		return err
 	}
@@ -170,6 +178,36 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 		table = stderr
 	}
 	return errors.Join(err, r.Trace.Table(table), r.Picture(drawing), drawing.Close())
+}
+
+// besideArguments are the options that go together with --arguments.
+var besideArguments = []string{"arguments", "disk", "yes", "json", "quiet", "verbose"}
+
+// stepOptions reads the arguments of write_image from a file.
+func stepOptions(fs *flag.FlagSet, name string, stdin io.Reader, disk string) (o standalone.Options, err error) {
+	fs.Visit(func(f *flag.Flag) {
+		if !slices.Contains(besideArguments, f.Name) {
+			err = fmt.Errorf("write: --%s and --arguments don't go together", f.Name)
+		}
+	})
+	if err != nil {
+		return o, err
+	}
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return o, fmt.Errorf("write: --arguments: %w", err)
+		}
+		defer f.Close()
+		stdin = f
+	}
+	b, err := io.ReadAll(io.LimitReader(stdin, 1<<20))
+	if err != nil {
+		return o, fmt.Errorf("write: --arguments: %w", err)
+	}
+	o, err = standalone.FromStep(b)
+	o.Disk = disk
+	return o, err
 }
 
 // digestFlags combines the flags into one digest.

@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,6 +134,32 @@ func TestFailureReportsTheDisk(t *testing.T) {
 	err = write(t.Context(), append(args, image), nil, &out, &errs)
 	if err == nil || !strings.Contains(err.Error(), "will not boot") || !strings.Contains(err.Error(), "what to do") {
 		t.Errorf("a wrong digest: %v", err)
+	}
+}
+
+// TestArgumentsFromStandardInput: they come alone, and say all about the image.
+func TestArgumentsFromStandardInput(t *testing.T) {
+	image, sum, disk := imageAndDisk(t)
+	files := httptest.NewServer(http.FileServer(http.Dir(filepath.Dir(image))))
+	defer files.Close()
+	text := fmt.Sprintf(`{"image_source":"%s/image","image_checksum":%q}`, files.URL, sum)
+	args := []string{"--arguments", "-", "--disk", disk, "--quiet", "--json"}
+	for _, c := range []struct {
+		more  []string
+		stdin string
+		want  string // of the error; "": written
+	}{
+		{nil, text, "give --yes"},
+		{[]string{"--yes"}, `{"image_source":"` + image + `"}`, "the arguments of write_image name"},
+		{[]string{"--yes", "--sha256", sum}, text, "--sha256 and --arguments don't go together"},
+		{[]string{"--dry-run"}, text, "--dry-run and --arguments don't go together"},
+		{[]string{"--yes"}, text, ""},
+	} {
+		var out, errs bytes.Buffer
+		err := write(t.Context(), append(args, c.more...), strings.NewReader(c.stdin), &out, &errs)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q", c.more, err, c.want)
+		}
 	}
 }
 

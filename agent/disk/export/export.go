@@ -25,12 +25,10 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// Name of the target: there is one disk at a time.
-const Name = "iqn.2026-01.dev.ingot:disk"
-
-// Stall is how long the step may report nothing: it reports each second, and the window ends it.
+// Stall is how long the step may give no sign of life: it gives one each second, and the window ends it.
 const Stall = 5 * time.Minute
 
 // Target is a disk as the kernel is to export it, at a port of loopback. It is an alias, so that the machine need not
@@ -214,8 +212,8 @@ func (a *args) lend(ctx context.Context, m machine, c *step.Call, from netip.Add
 	if err != nil {
 		return fmt.Errorf("listen for the initiator: %w", err)
 	}
-	remove, err := m.Export(ctx, Target{Name: Name, Disk: r.Disk.Name, Initiator: a.Initiator, User: a.User,
-		Password: a.Password, Port: inner})
+	remove, err := m.Export(ctx, Target{Name: steparg.ExportTarget, Disk: r.Disk.Name, Initiator: a.Initiator,
+		User: a.User, Password: a.Password, Port: inner})
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -228,8 +226,8 @@ func (a *args) lend(ctx context.Context, m machine, c *step.Call, from netip.Add
 		g.end() // first: the kernel waits for sessions to end
 		err = errors.Join(err, cerr, remove())
 	}()
-	c.Log.Info("the disk is exported", "disk", r.Disk.Name, "target", Name, "port", a.Port, "from", from,
-		"window", window)
+	c.Log.Info("the disk is exported", "disk", r.Disk.Name, "target", steparg.ExportTarget, "port", a.Port,
+		"from", from, "window", window)
 	return g.wait(ctx, c, time.Duration(a.Quiet)*time.Second, r)
 }
 
@@ -392,6 +390,9 @@ func (g *gate) wait(ctx context.Context, c *step.Call, quiet time.Duration, r *R
 			phase = "the initiator writes"
 		}
 		c.Report(step.Progress{Phase: phase, Bytes: uint64(received), Total: uint64(r.Disk.Size)})
+		if c.Alive != nil {
+			c.Alive() // an initiator may come late, and come back
+		}
 		// Logging in and looking at the disk takes some KiB; a system is larger.
 		if n == 0 && loggedOut && received > 1<<20 && time.Since(last) > quiet {
 			r.Received, r.Seconds = received, last.Sub(first).Seconds()

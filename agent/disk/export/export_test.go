@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +92,7 @@ type bench struct {
 	facts *step.Facts
 	addr  string
 	stop  context.CancelFunc
+	alive atomic.Int32 // signs of life
 	over  chan struct{}
 	out   step.Outcome
 	err   error
@@ -102,12 +104,7 @@ func begin(t *testing.T, more map[string]any) *bench {
 	b := &bench{t: t, m: &lender{Disks: fake.NewDisks(t.TempDir()), t: t}, facts: &step.Facts{},
 		over: make(chan struct{})}
 	b.disk = b.m.Add(fake.DiskSpec{Name: "vda", Serial: "s", Size: 8 << 30, Fill: 0xa5})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := ln.Addr().(*net.TCPAddr).Port
-	ln.Close()
+	port := freePair(t)
 	b.addr = "127.0.0.1:" + strconv.Itoa(port)
 	args := map[string]any{"initiator_name": "iqn.2026-01.example:w", "initiator_address": "127.0.0.1",
 		"chap_user": "u", "chap_password": "p-p-p-p-p-p-p", "port": port, "quiet": 1}
@@ -123,10 +120,30 @@ func begin(t *testing.T, more map[string]any) *bench {
 	go func() {
 		defer close(b.over)
 		b.out, b.err = Step(b.m)(ctx, &step.Call{Args: text, Log: slog.New(slog.DiscardHandler), Facts: b.facts,
-			Report: func(step.Progress) {}})
+			Report: func(step.Progress) {}, Alive: func() { b.alive.Add(1) }})
 	}()
 	t.Cleanup(func() { stop(); <-b.over })
 	return b
+}
+
+// freePair is a port that nothing listens at, nor at the next one, which the target has.
+func freePair(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		first, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := first.Addr().(*net.TCPAddr).Port
+		second, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port+1))
+		first.Close()
+		if err == nil {
+			second.Close()
+			return port
+		}
+	}
+	t.Fatal("no two ports in a row are free")
+	return 0
 }
 
 // connect connects as soon as the disk is exported.
@@ -263,6 +280,25 @@ func TestWindow(t *testing.T) {
 	b.end()
 	if b.err == nil || !strings.Contains(b.err.Error(), "was not written within 1s") {
 		t.Errorf("the step ends with %v", b.err)
+	}
+}
+
+// TestLateInitiator: a step that waits shows life, else it would end before its window.
+func TestLateInitiator(t *testing.T) {
+	b := begin(t, nil)
+	for end := time.Now().Add(time.Minute); b.alive.Load() < 2; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the waiting step shows no life")
+		}
+	}
+	c := b.connect()
+	if _, err := c.Write(image()); err != nil {
+		t.Fatal(err)
+	}
+	leave(t, c)
+	b.end()
+	if b.err != nil {
+		t.Error(b.err)
 	}
 }
 

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -60,6 +61,8 @@ func makeTarget(root string, t Target) error {
 		{file: filepath.Join(disk, "control"), text: "udev_path=" + t.Disk},
 		{file: filepath.Join(disk, "udev_path"), text: t.Disk},
 		{file: filepath.Join(disk, "enable"), text: "1"},
+		// without it who writes the disk has nothing to recognise it by but its path
+		{file: filepath.Join(disk, "wwn", "vpd_unit_serial"), text: rand.Text()},
 		{folder: filepath.Join(root, "iscsi")},
 		{folder: group},
 		{folder: filepath.Join(group, "lun", "lun_0")},

@@ -46,6 +46,8 @@ type machines interface {
 	ResetNetwork(ctx context.Context, ident, user string) error
 	SetControllerPassword(ctx context.Context, ident, password, user string) error
 	Here(n *node.Node) error
+	ExportOf(n *node.Node) (*engine.Export, error)
+	ExportFailed(ctx context.Context, ident, id, why, user string) error
 }
 
 // Progress is how far running work is, by node UUID: of this conductor's nodes, and of all as far as is known or after
@@ -113,7 +115,7 @@ var (
 // Routes are the routes under /ingot/v1 that this package answers.
 func (s *Handlers) Routes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
-	return append(s.erasureRoutes(), []call.Route{
+	return append(append(s.erasureRoutes(), s.exportRoutes()...), []call.Route{
 		{Method: http.MethodGet, Path: "/ingot/v1/health", Access: call.Public, Answers: call.OK(rest.Health{}),
 			Handle: s.getHealth},
 		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read,

@@ -18,10 +18,15 @@ import (
 // Args are the arguments of a step of a job as the agent gets them.
 func (m Planner) Args(n *node.Node, j *node.Job, s node.JobStep) (json.RawMessage, error) {
 	args, err := m.stepArgs(n, s)
-	if err != nil || s.Name != "write_configdrive" {
-		return args, err
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Name == "write_configdrive":
+		return m.Start.AddPhoneHome(n, j, args)
+	case m.writtenByHost(n, s):
+		return oncePassword(args, j.PlanID)
 	}
-	return m.Start.AddPhoneHome(n, j, args)
+	return args, nil
 }
 
 // stepArgs returns a step's arguments: the node's, overridden by those that the client sent with the step.

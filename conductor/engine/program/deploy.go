@@ -141,6 +141,10 @@ func (m Planner) lacking(with map[string]bool) error {
 // deploySteps is the usual program of a deployment with the client's steps merged in: one of the same interface and
 // name replaces the usual one's arguments and priority, priority 0 leaves it out, any other joins.
 func (m Planner) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
+	asked, err := m.byHost(n, asked)
+	if err != nil {
+		return nil, err
+	}
 	starts := func(s node.JobStep) bool {
 		return s.Interface == "deploy" && s.Name == catalog.StepBootInstance && !s.Plug
 	}

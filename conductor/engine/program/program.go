@@ -28,6 +28,7 @@ type Planner struct {
 	Priorities     map[node.Phase]map[string]int
 	AutomatedClean bool          // clean on the way to available, unless the node says otherwise
 	AllowExport    bool          // a deployment may lend the machine's disk to another host
+	Writers        []Writer      // hosts that write disks for deploy interface ByHost
 	LLDPTimeout    time.Duration // how long an inspection listens for switches
 
 	Own     []steparg.Row // the conductor's own steps

@@ -33,7 +33,10 @@ func ToNext(j *node.Job) {
 // AbortReason says how far a job was when it was ended on request.
 func AbortReason(j *node.Job) string {
 	s := j.Current()
-	if s == nil {
+	switch {
+	case j.Why != "":
+		return j.Why
+	case s == nil:
 		return "by request, the " + string(j.Phase) + " operation was " + j.Detail
 	}
 	when := "during"

@@ -77,13 +77,16 @@ var fakeProperties = []power.Property{
 		Description: "what inspection finds, as an object: cpus, cpu_arch, memory_mb, disks_gb (a list), macs (a list), vendor, product, serial, boot_mode. With it inspection also sets the node's properties and makes its ports."},
 }
 
+// deploys are the deploy interfaces of real machines.
+var deploys = []string{"direct", "custom-agent", "ramdisk", "iscsi"}
+
 // netboots are the boot interfaces of the network.
 var netboots = []string{"ipxe", "pxe", "http-ipxe", "http"}
 
 // redfishInterfaces and redfishProperties are those of hardware type redfish, and with other names of idrac.
 var redfishInterfaces = map[string][]string{
 	"vendor": {"redfish", "no-vendor"}, "power": {"redfish"}, "console": {"no-console"},
-	"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"},
+	"deploy": deploys, "rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"},
 	"storage": {"noop"}, "inspect": {"agent", "redfish", "no-inspect"},
 	"boot": append(slices.Clone(netboots), "redfish-virtual-media", "redfish-https"),
 	"raid": {"redfish", "no-raid", "agent"}, "management": {"redfish"}, "network": networks,
@@ -118,7 +121,7 @@ var types = []*Type{
 		Description: "Machines that exist only in memory, to try things out: every interface has a fake that behaves, delays and fails as driver_info says.",
 		Interfaces: map[string][]string{
 			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"},
-			"deploy": {"fake", "direct", "custom-agent", "ramdisk"}, "rescue": {"fake", "agent", "no-rescue"},
+			"deploy": {"fake", "direct", "custom-agent", "ramdisk", "iscsi"}, "rescue": {"fake", "agent", "no-rescue"},
 			"bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
 			"raid": {"fake", "agent", "no-raid"}, "storage": {"noop", "fake"}, "management": {"fake"},
 			"network": networks, "firmware": {"fake", "no-firmware"},
@@ -130,7 +133,7 @@ var types = []*Type{
 		Name: "ipmi", Description: "Servers whose controller speaks IPMI 2.0 over the network.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"},
-			"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
+			"deploy": deploys, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
 			"inspect": {"agent", "no-inspect"},
 			"boot":    netboots, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"},
 			"network": networks, "firmware": {"no-firmware"},
@@ -167,7 +170,7 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"openstack"}, "console": {"no-console"},
 			// Rescue is not the default: with openstack_boot rebuild it would overwrite the instance.
-			"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"no-rescue", "agent"}, "bios": {"no-bios"},
+			"deploy": deploys, "rescue": {"no-rescue", "agent"}, "bios": {"no-bios"},
 			"inspect": {"openstack", "agent", "no-inspect"}, "boot": netboots, "raid": {"no-raid", "agent"},
 			"storage": {"noop"}, "management": {"openstack"}, "network": networks, "firmware": {"no-firmware"},
 		},
@@ -188,7 +191,7 @@ var types = []*Type{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"},
-			"deploy": {"direct", "custom-agent", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
+			"deploy": deploys, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
 			"inspect": {"agent", "no-inspect"}, "boot": netboots, "raid": {"no-raid", "agent"},
 			"storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
 		},

@@ -15,7 +15,7 @@ type Interface struct {
 // interfaces is the table. A test compares it with the names in types, and conductor/app tests that the implementation
 // of each interface has these features.
 var interfaces = described([]Interface{
-	{Kind: "power", Name: "ipmitool", Description: "asks the controller over IPMI 2.0, without the program ipmitool",
+	{Kind: "power", Name: "ipmitool", Description: "asks the controller over IPMI 2.0",
 		Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
 	{Kind: "power", Name: "redfish", Description: "asks the controller's Redfish service",
 		Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
@@ -38,10 +38,10 @@ var interfaces = described([]Interface{
 	{Kind: "management", Name: "noop", Description: "leaves the boot order to the machine"},
 	{Kind: "boot", Name: "ipxe",
 		Description: "boots the ramdisk over the network: DHCP, TFTP or HTTP, iPXE, then HTTP"},
-	{Kind: "boot", Name: "pxe", Description: "the same as ipxe, for clients that ask for it by this name"},
+	{Kind: "boot", Name: "pxe", Description: "ipxe under another name"},
 	{Kind: "boot", Name: "http-ipxe",
 		Description: "the same, and UEFI loads iPXE by HTTP, without TFTP, where the controller can choose that"},
-	{Kind: "boot", Name: "http", Description: "the same as http-ipxe, for clients that ask for it by this name"},
+	{Kind: "boot", Name: "http", Description: "http-ipxe under another name"},
 	{Kind: "boot", Name: "redfish-https",
 		Description: "has the machine's UEFI load the image of redfish-virtual-media by HTTP, from the address that its controller gives it"},
 	{Kind: "boot", Name: "redfish-virtual-media",
@@ -54,6 +54,9 @@ var interfaces = described([]Interface{
 		Verbs:       []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
 	{Kind: "deploy", Name: "ramdisk",
 		Description: "has the machine boot a kernel with its ramdisk, or an ISO image, into memory at each start; nothing is written to a disk", Verbs: []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
+	{Kind: "deploy", Name: "iscsi",
+		Description: "has the agent lend the disk, and a host that export.writers names stream the image onto it",
+		Verbs:       []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
 	{Kind: "deploy", Name: "fake",
 		Description: "pretends, in as much time and with as many failures as driver_info says",
 		Verbs:       []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},

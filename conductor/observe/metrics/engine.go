@@ -58,7 +58,7 @@ func (s *Set) StateLeft(state node.State, after time.Duration) {
 func (s *Set) JobEnded(_ *node.Node, j *node.Job) {
 	outcome := "done"
 	switch {
-	case j.Abort && j.Failure != "":
+	case j.Abort && j.Why == "" && j.Failure != "":
 		outcome = "aborted"
 	case j.Failure != "":
 		outcome = "failed"

@@ -25,12 +25,14 @@ func TestJobs(t *testing.T) {
 	s.JobEnded(nil, &node.Job{Phase: node.PhaseDeploy, StartedAt: begun, Failure: "no disk", Steps: []node.JobStep{
 		step("write_image", node.StepFailed, 20, `{"bytes_written":5}`)}})
 	s.JobEnded(nil, &node.Job{Phase: node.PhaseClean, StartedAt: begun, Failure: "by request", Abort: true})
+	s.JobEnded(nil, &node.Job{Phase: node.PhaseDeploy, StartedAt: begun, Failure: "the host", Abort: true,
+		Why: "the host"})
 	s.StateLeft(node.Deploying, time.Minute)
 	got := scrape(t, s)
 	want(t, got, "ingot_job", map[string]float64{
 		`ingot_job_seconds{outcome="aborted",phase="deploy"}`: 0,
 		`ingot_job_seconds{outcome="done",phase="deploy"}`:    1,
-		`ingot_job_seconds{outcome="failed",phase="deploy"}`:  1, `ingot_job_seconds{outcome="aborted",phase="clean"}`: 1})
+		`ingot_job_seconds{outcome="failed",phase="deploy"}`:  2, `ingot_job_seconds{outcome="aborted",phase="clean"}`: 1})
 	want(t, got, "ingot_step", map[string]float64{
 		`ingot_step_seconds{outcome="done",phase="deploy",step="deploy.write_image"}`:           1,
 		`ingot_step_seconds{outcome="failed",phase="deploy",step="deploy.write_image"}`:         1,
