@@ -31,7 +31,7 @@ func (b *bench) swarm(ctx context.Context, _ string, _ *image) error {
 		times, copies       float64
 	}{
 		{"1,16", "100mbit", "48", 2.2, 2.2},
-		{"1,64", "10mbit", "22", 3, 0},
+		{"1,64", "10mbit", "22", 2.2, 0},
 	} {
 		b.say("a swarm: %s nodes, uplinks of %s", s.nodes, s.rate)
 		cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "bench-swarm"), "-nodes", s.nodes, "-rate", s.rate,
