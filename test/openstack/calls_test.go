@@ -53,6 +53,9 @@ var uuids = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // note keeps the call that an answer is for.
 func (c *calls) note(r *http.Response) {
+	if strings.HasPrefix(r.Request.UserAgent(), "Go-http-client/") {
+		return // Ingot's own import, and no part of OpenStack
+	}
 	path := uuids.ReplaceAllString(r.Request.URL.Path, "UUID")
 	call := r.Request.Method + " /" + strings.Trim(path, "/")
 	if q := r.Request.URL.Query(); len(q) > 0 {

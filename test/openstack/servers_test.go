@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
+	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/test/kit/openstack"
 )
 
 // TestServers takes a server through its life with Nova's Ironic driver and the openstack command: everything that the
@@ -59,6 +62,8 @@ func TestServers(t *testing.T) {
 		t.Errorf("the node has the virtual interfaces %s, want Neutron's port %v", vifs, port)
 	}
 	s.waitInventory(1)
+
+	s.moves()
 
 	s.calls.begin("Stop, start and reboot")
 	s.openstack("server", "stop", id)
@@ -123,6 +128,32 @@ func TestServers(t *testing.T) {
 	s.delete(id, uuid)
 	s.counted(uuid)
 	s.calls.check(t)
+}
+
+// moves runs the how-to's commands for moving from Ironic to Ingot beside a server that runs. What takes Ironic's place
+// is an ingotd already, so that the address which they set is the one that was there.
+func (s *site) moves() {
+	s.t.Helper()
+	env := s.cloud.Environment("admin", "admin")
+	host := s.openstack("compute", "service", "list", "--service", "nova-compute", "-f", "value", "-c", "Host")
+	dir := s.t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "bmc.yaml"), []byte(`"*": {redfish_password: x, ipmi_password: x}`),
+		0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(s.t.Context(), "bash", "-e", "-c", openstack.Commands(s.t, "../../docs/howto/from-ironic.md",
+		"nova1", host, "http://ingot.example:6385", s.calls.url))
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), env...), "INGOT_DATA_DIR="+filepath.Join(dir, "data"), "PATH="+
+		s.command.Install(env)+":"+filepath.Dir(made.Program(s.t, "ingot"))+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "1 nodes taken over, 0 were here already") {
+		s.t.Fatalf("the commands of the how-to: %v\n%s", err, out)
+	}
+	if now := s.openstack("compute", "service", "list", "--service", "nova-compute", "-f", "value", "-c", "Status",
+		"-c", "State"); now != "enabled up" {
+		s.t.Errorf("after them nova-compute is %s", now)
+	}
 }
 
 // imagesByName: images are found by their names in Glance, as long as a name is one image's; another one of that name
