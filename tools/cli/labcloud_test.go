@@ -57,6 +57,11 @@ func TestLabInACloud(t *testing.T) {
 		t.Errorf("the server is %+v, of %d", s, len(c.Servers()))
 	}
 	u.ok(words("node manage l-0 --wait")...)
+	u.ok(words("node inspect l-0 --wait")...)
+	if out := u.ok(words("node show l-0 -o json")...); !strings.Contains(out, `"memory_mb": "8192"`) &&
+		!strings.Contains(out, `"memory_mb": 8192`) || server().Status != "SHUTOFF" {
+		t.Errorf("inspected without booting, the server is %s and the node %s", server().Status, out)
+	}
 	u.ok(words("node power on l-0 --wait")...)
 	ingotd.Wait(t, "the server is on", func() bool { return server().Status == "ACTIVE" })
 	if out := u.ok(words("port list --node l-0 -o json")...); !strings.Contains(out, machines[0].MAC) {

@@ -189,7 +189,7 @@ const anyDisk = ""
 var withAgent = map[string]bool{steparg.WhenAgent: true, anyDisk: true, steparg.WhenDisk: true}
 
 // agentless are interfaces that do the work of a phase without the agent.
-var agentless = []string{"fake", "redfish", "idrac-redfish"}
+var agentless = []string{"fake", "redfish", "idrac-redfish", "openstack"}
 
 // agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. A node
 // whose interface of that kind is agentless has only the steps that its interfaces bring.

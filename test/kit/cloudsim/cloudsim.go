@@ -103,7 +103,7 @@ func (c *Cloud) Newest(minor int) { c.write(func() { c.newest = minor }) }
 // TaskTime sets how long each task of Nova's takes.
 func (c *Cloud) TaskTime(d time.Duration) { c.write(func() { c.task = d }) }
 
-// Quota limits "instances" or "ports".
+// Quota limits "instances" or "ports"; "late" limits servers as a Nova that is busy does: it takes more, and they fail.
 func (c *Cloud) Quota(of string, most int) { c.write(func() { c.quota[of] = most }) }
 
 // SetPassword changes the password in Keystone, and revokes all tokens.
@@ -483,7 +483,16 @@ func (c *Cloud) create(a *answer, minor int) {
 		}
 	}
 	c.servers = append(c.servers, s)
-	c.then(s, "spawning", func(s *Server) { s.run("disk " + s.Image) })
+	most, late := c.quota["late"]
+	late = late && len(c.servers) > most
+	c.then(s, "spawning", func(s *Server) {
+		if late {
+			s.Status, s.Fault = "ERROR", fmt.Sprintf("Quota exceeded for instances: Requested 1, but already used %d of %d instances",
+				most, most)
+			return
+		}
+		s.run("disk " + s.Image)
+	})
 	a.reply(http.StatusAccepted, object{"server": object{"id": s.ID, "adminPass": "x"}})
 }
 

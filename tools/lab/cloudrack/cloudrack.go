@@ -128,6 +128,10 @@ func (b *Builder) Up(ctx context.Context, s Spec) (*Rack, error) {
 	if r.Network, err = b.network(ctx, s.Subnet); err != nil {
 		return nil, b.left(ctx, err)
 	}
+	// Nova takes more than a quota allows while it is busy, and finds out later; a host may refuse, too.
+	if err := b.remove(ctx, func(s server) bool { return s.failed() && s.Metadata[newKey] != "" }); err != nil {
+		return nil, b.left(ctx, err)
+	}
 	have, err := b.servers(ctx)
 	if err != nil {
 		return nil, err
@@ -194,6 +198,9 @@ type server struct {
 	Tags             []string
 	Fault            struct{ Message string }
 }
+
+// failed reports whether Nova has given up on it.
+func (s server) failed() bool { return s.Status == "ERROR" && s.Task == "" }
 
 // maxPages bounds a listing, of a hundred servers each.
 const maxPages = 20
@@ -361,11 +368,10 @@ func (b *Builder) off(ctx context.Context, n Node) error {
 		switch {
 		case err != nil:
 			return err
-		case s.Status == "ERROR":
-			return fmt.Errorf("server %s is in ERROR (%s): delete it to have it made again: openstack server delete %s",
-				n.Name, clean.Line(s.Fault.Message, 300), n.Server)
 		case s.Metadata[newKey] == "":
 			return nil
+		case s.failed():
+			return fmt.Errorf("server %s could not be made: %s", n.Name, clean.Line(s.Fault.Message, 300))
 		case s.Task != "" || s.Status == "BUILD" || asked && s.Status != "SHUTOFF":
 		case s.Status == "SHUTOFF":
 			err := servers.DeleteMetadatum(ctx, b.nova, n.Server, newKey).ExtractErr()
@@ -416,38 +422,8 @@ func (b *Builder) Servers(ctx context.Context) (ids []string, err error) {
 func (b *Builder) Down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	gone := func(op string, err error) error {
-		err = oscloud.Explain("the cloud", op, err)
-		if oscloud.Is(err, http.StatusNotFound) {
-			return nil
-		}
+	if err := b.remove(ctx, func(server) bool { return true }); err != nil {
 		return err
-	}
-	wait := firstWait
-	for asked := map[string]bool{}; ; {
-		list, err := b.servers(ctx)
-		if err != nil {
-			return err
-		}
-		if len(list) == 0 {
-			break
-		}
-		for _, s := range list {
-			if asked[s.ID] {
-				if s.Status == "ERROR" && s.Task == "" {
-					return fmt.Errorf("server %s can't be deleted: %s", s.Name, clean.Line(s.Fault.Message, 300))
-				}
-				continue
-			}
-			b.note("Deleting server %s ...", clean.Line(s.Name, 64))
-			asked[s.ID] = true
-			if err := gone("delete server "+s.ID, servers.Delete(ctx, b.nova, s.ID).ExtractErr()); err != nil {
-				return err
-			}
-		}
-		if err := sleep(ctx, &wait); err != nil {
-			return fmt.Errorf("wait until the servers are gone: %w", err)
-		}
 	}
 	for _, kind := range []string{ports, subnets, networks} {
 		list, err := b.things(ctx, kind)
@@ -457,10 +433,50 @@ func (b *Builder) Down(ctx context.Context) error {
 		for _, o := range list {
 			//nolint:bodyclose gophercloud closes it
 			_, err := b.neutron.Delete(ctx, b.neutron.ServiceURL(kind, o.ID), nil)
-			if err := gone("delete "+strings.TrimSuffix(kind, "s")+" "+o.ID, err); err != nil {
+			if err := gone("Neutron", "delete "+strings.TrimSuffix(kind, "s")+" "+o.ID, err); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// gone is the error of a deletion; that of a thing that is not there is none.
+func gone(service, op string, err error) error {
+	err = oscloud.Explain(service, op, err)
+	if oscloud.Is(err, http.StatusNotFound) {
+		return nil
+	}
+	return err
+}
+
+// remove deletes servers of the rack, and returns when they are gone.
+func (b *Builder) remove(ctx context.Context, which func(server) bool) error {
+	wait := firstWait
+	for asked := map[string]bool{}; ; {
+		list, err := b.servers(ctx)
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(s server) bool { return !asked[s.ID] && !which(s) })
+		if len(list) == 0 {
+			return nil
+		}
+		for _, s := range list {
+			if asked[s.ID] {
+				if s.failed() {
+					return fmt.Errorf("server %s can't be deleted: %s", s.Name, clean.Line(s.Fault.Message, 300))
+				}
+				continue
+			}
+			b.note("Deleting server %s ...", clean.Line(s.Name, 64))
+			asked[s.ID] = true
+			if err := gone("Nova", "delete server "+s.ID, servers.Delete(ctx, b.nova, s.ID).ExtractErr()); err != nil {
+				return err
+			}
+		}
+		if err := sleep(ctx, &wait); err != nil {
+			return fmt.Errorf("wait until the servers are gone: %w", err)
+		}
+	}
 }
