@@ -163,10 +163,11 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if err != nil {
 			return verdict{}, err
 		}
+		e.forgetAsked(p.n.UUID) // what comes of the request may never be stored
 		if st == power.On && !enrolled {
 			if err := p.setPower(ctx, power.Reset); err != nil {
-				if power.KindOf(err) != power.Busy { // else it was not done
-					e.forgetAsked(p.n.UUID)
+				if power.KindOf(err) == power.Busy { // it was not done
+					e.mayReset(p.n.UUID)
 				}
 				return verdict{}, err
 			}

@@ -157,6 +157,40 @@ func TestMediaFailures(t *testing.T) {
 	}
 }
 
+// TestRestartNotStored: when the database did not take that a machine which is never turned off was restarted, the boot
+// begins anew, instead of with a second restart for which no boot device is set.
+func TestRestartNotStored(t *testing.T) {
+	w := newWorld(t)
+	co := w.start(nil)
+	m := w.add("n1")
+	w.edit(m, func(n *node.Node) { n.DisablePowerOff = true })
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	m.mu.Lock()
+	m.on = true
+	resets := 0
+	m.callErr = func(op string) error {
+		if op == "power "+string(power.Reset) {
+			resets++
+			m.late.Store(resets == 1)
+			co.crash.mu.Lock()
+			co.crash.refuse = resets == 1
+			co.crash.mu.Unlock()
+		}
+		return nil
+	}
+	m.mu.Unlock()
+	w.must(m, node.Inspect)
+	w.until(m, "the end of its inspection", func(n *node.Node) bool {
+		return n.Job == nil && !n.InspectionFinishedAt.IsZero()
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if resets != 2 || m.osStarted > 0 || !w.said(m, "booted anew") {
+		t.Errorf("%d restarts, %d starts of the old system", resets, m.osStarted)
+	}
+}
+
 // TestRestartIntoAgent: a machine that is never turned off boots the agent whatever becomes of the request to restart
 // it: a controller that is busy is asked again, and after a restart that may have been done the boot begins anew.
 func TestRestartIntoAgent(t *testing.T) {

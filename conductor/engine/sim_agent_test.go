@@ -49,6 +49,9 @@ func newAgent(m *machine) *agent {
 
 // live is the whole life of an agent, from the kernel's start to the end of power.
 func (a *agent) live() {
+	for a.m.late.Load() && a.ctx.Err() == nil {
+		a.pause()
+	}
 	if !a.enrol() {
 		return
 	}

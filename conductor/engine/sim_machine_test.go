@@ -79,6 +79,7 @@ type machine struct {
 	turnedOn  func()      // called after each turning on, with the lock
 	deaf      int         // so many plans don't reach its agent
 	away      atomic.Bool // its agent opens no session
+	late      atomic.Bool // its agents do not enrol yet
 	digest    string      // of the agent's steps
 	stepTook  time.Duration
 	// between the end of the agent's session and its turning the machine off

@@ -60,9 +60,13 @@ type crash struct {
 	hit    bool // that write has come
 	commit bool
 	moment func(*node.Node) bool // dies after the write that brings the node here
+	refuse bool                  // the next write, of a conductor that lives on
 }
 
-var errDead = errors.New("this conductor is dead")
+var (
+	errDead    = errors.New("this conductor is dead")
+	errRefused = errors.New("the database is away")
+)
 
 // testConfig has limits that no slow machine comes to: a test that waits for one sets its own.
 func testConfig() Config {
@@ -224,7 +228,12 @@ func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node,
 	c.count++
 	last, commit := c.at > 0 && c.count == c.at, c.commit
 	c.hit = c.hit || last
+	refused := c.refuse
+	c.refuse = false
 	c.mu.Unlock()
+	if refused {
+		return nil, errRefused
+	}
 	if last && !commit {
 		s.c.die()
 		return nil, errDead
