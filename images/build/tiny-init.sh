@@ -39,6 +39,8 @@ if [ -n "$cfg" ]; then
 		uuid=$(value uuid)
 		keys=$(printf '%s' "$meta" | sed -n 's/.*"public_keys" *: *{\([^}]*\)}.*/\1/p' | grep -o ': *"[a-z]' | wc -l)
 		[ -f /cd/openstack/latest/user_data ] && data=$(sha256sum </cd/openstack/latest/user_data | cut -d' ' -f1)
+		bond=$(value bond)
+		vlan=$(value vlan)
 		[ -n "$host" ] && hostname "$host"
 	else
 		cfg="$cfg(unreadable)"
@@ -61,8 +63,26 @@ efi=0
 echo "INGOT-TINY up=$(cut -d' ' -f1 /proc/uptime) host=${host:-none} uuid=${uuid:-none} ssh_keys=$keys user_data=$data root=${root:-none} cfg=${cfg:-none} efi=$efi boots=$boots$raid" >/dev/console
 
 ip link set lo up
-for nic in /sys/class/net/*; do
-	nic=${nic##*/}
+nics=$(ls /sys/class/net)
+if [ -n "$bond" ]; then
+	while read -r m; do insmod "/lib/modules/$m" max_bonds=0 2>/dev/null; done </lib/modules/order.bond
+	echo +bond0 >/sys/class/net/bonding_masters
+	echo "$bond" >/sys/class/net/bond0/bonding/mode
+	echo 100 >/sys/class/net/bond0/bonding/miimon
+	for nic in $nics; do
+		[ "$nic" = lo ] || echo "+$nic" >/sys/class/net/bond0/bonding/slaves
+	done
+	nics=bond0
+	ip link set bond0 up
+	[ -n "$vlan" ] && ip link add link bond0 name "bond0.$vlan" type vlan id "$vlan" && nics="bond0 bond0.$vlan"
+	(
+		cd /sys/class/net/bond0/bonding || exit
+		tries=0
+		while [ "$(cat ad_num_ports)" != "$(wc -w <slaves)" ] && [ $tries -lt 60 ]; do sleep 1; tries=$((tries + 1)); done
+		echo "INGOT-TINY-BOND $(cat slaves) ports=$(cat ad_num_ports) partner=$(cat ad_partner_mac)" >/dev/console
+	) &
+fi
+for nic in $nics; do
 	[ "$nic" = lo ] && continue
 	ip link set "$nic" up
 	udhcpc -b -S -i "$nic" -s /etc/dhcp.sh >/dev/null 2>&1 &

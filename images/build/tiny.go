@@ -26,13 +26,18 @@ var tinyModules = strings.Fields(`
 	virtio_pci virtio_net virtio_blk virtio_scsi virtio_rng sd_mod nvme ahci? ata_piix? e1000? e1000e?
 	ext4 vfat nls_cp437 nls_ascii isofs efivarfs? md_mod raid1`)
 
+// tinyBond are those with which it makes a bond with a VLAN, when the config drive asks for it.
+var tinyBond = []string{"bonding", "8021q"}
+
 // Tiny makes a small system that boots in seconds even in software emulation. On the serial console it prints a line
 //
 //	INGOT-TINY up=.. host=.. uuid=.. ssh_keys=n user_data=<SHA-256|none> root=.. cfg=.. efi=0|1 boots=n
 //
 // (followed by raid=raid1 degraded=0|1 if its root is on a software RAID, which it assembles) with the values from its
-// config drive, then INGOT-TINY-NET and its address once it has one, and offers a login (root, no password). Building
-// it does not need root.
+// config drive, then INGOT-TINY-NET and its address once it has one, and offers a login (root, no password). With a
+// bond in the config drive's meta_data, such as 802.3ad, its cards become one, and with a vlan that is on top of it;
+// the line INGOT-TINY-BOND has the cards, how many of them the switch has joined by LACP, and the switch's address.
+// Building it does not need root.
 func Tiny(ctx context.Context, o Options) (*Result, error) {
 	tools := needed{"busybox": "busybox-static"}
 	maps.Copy(tools, diskTools)
@@ -111,25 +116,27 @@ func tinyInitrd(tree *kernel.Tree) (*archive.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := tree.Select(tinyModules)
-	if err != nil {
-		return nil, err
-	}
 	files := map[string][]byte{
 		"bin/busybox": busybox, "init": tinyInit, "etc/dhcp.sh": tinyDHCP,
 		"etc/passwd": []byte("root::0:0:root:/:/bin/sh\n"), "etc/group": []byte("root:x:0:\n"),
 	}
-	var order []string
-	for _, m := range set.LoadOrder() {
-		data, err := tree.Read(m)
+	for list, modules := range map[string][]string{"order": tinyModules, "order.bond": tinyBond} {
+		set, err := tree.Select(modules)
 		if err != nil {
 			return nil, err
 		}
-		name := filepath.Base(m.File)
-		files["lib/modules/"+name] = data
-		order = append(order, name)
+		var order strings.Builder
+		for _, m := range set.LoadOrder() {
+			data, err := tree.Read(m)
+			if err != nil {
+				return nil, err
+			}
+			name := filepath.Base(m.File)
+			files["lib/modules/"+name] = data
+			order.WriteString(name + "\n")
+		}
+		files["lib/modules/"+list] = []byte(order.String())
 	}
-	files["lib/modules/order"] = []byte(strings.Join(order, "\n") + "\n")
 	for name, data := range files {
 		if err := a.File(name, data, 0o755); err != nil {
 			return nil, err

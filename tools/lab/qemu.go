@@ -91,6 +91,9 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		}
 		netdev := fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i])
 		if nic.Socket != "" {
+			if nic.Model == "virtio" { // without a speed it is in no LAG
+				dev += ",speed=10000,duplex=full"
+			}
 			netdev = fmt.Sprintf("stream,id=net%d,server=off,addr.type=unix,addr.path=%s", i, comma(nic.Socket))
 		}
 		args = append(args, "-netdev", netdev, "-device", dev)

@@ -1,9 +1,11 @@
 package vswitch
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -17,7 +19,7 @@ const (
 )
 
 // ServeSocket plugs QEMU machines (-netdev stream) that connect to a socket into a port, one at a time, until ctx ends.
-// They hear the switch by LLDP.
+// They hear the switch by LLDP, and by LACP at the ports of a LAG.
 func (s *Switch) ServeSocket(ctx context.Context, port string, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {
@@ -67,6 +69,10 @@ func (s *Switch) machine(ctx context.Context, port string, conn net.Conn) {
 		if _, err := io.ReadFull(conn, frame); err != nil {
 			break
 		}
+		if answer := s.lacp(port, frame); answer != nil {
+			send(answer)
+			continue
+		}
 		s.Send(port, frame)
 	}
 	close(gone)
@@ -100,4 +106,23 @@ func (s *Switch) lldp(port string) []byte {
 	tlv(5, []byte(s.name)...)
 	tlv(0)
 	return f
+}
+
+// lacp answers a machine's frame of LACP (IEEE 802.1AX) at a port that is in a LAG: the switch is in sync, takes frames
+// and gives some. Nil: the frame is another, or the port in no LAG.
+func (s *Switch) lacp(port string, frame []byte) []byte {
+	const actor, info = 18, 15 // where a frame has the machine's own state, and its length
+	head := []byte{0x88, 0x09, 1, 1}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.ports[port]
+	if p == nil || p.Channel == 0 || len(frame) < actor+info || !bytes.Equal(frame[12:16], head) {
+		return nil
+	}
+	number := slices.Index(slices.Sorted(maps.Keys(s.ports)), port) + 1
+	const state = 0x3d // active, may be aggregated, in sync, collects, distributes
+	return slices.Concat([]byte{0x01, 0x80, 0xc2, 0, 0, 2}, s.Chassis[:], head,
+		[]byte{1, 20, 0x80, 0}, s.Chassis[:], []byte{0, byte(p.Channel), 0x80, 0, 0, byte(number), state, 0, 0, 0},
+		[]byte{2, 20}, frame[actor:actor+info], make([]byte, 3),
+		[]byte{3, 16}, make([]byte, 14), make([]byte, 52))
 }
