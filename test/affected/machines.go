@@ -46,6 +46,7 @@ var machines = []line{
 	{"test/e2e:TestImageFaults*", "agent/fetch agent/image images/..."},
 	{"test/e2e:TestControllerFaults", "conductor/hardware/power/... conductor/hardware/driver tools/lab/bmc"},
 	{"test/e2e:TestTenantsAreApart", "conductor/network/switches/... tools/lab/vswitch"},
+	{"test/e2e:TestNeutronsDHCP", "conductor/network/neutron conductor/netboot test/kit/cloudsim"},
 	{"test/e2e:TestStranger", "conductor/netboot"},
 	{"test/e2e:TestOldSystemStarts", "conductor/engine conductor/netboot"},
 	{"test/e2e:TestForeign*", "conductor/netboot tools/lab tools/lab/site"},

@@ -66,6 +66,8 @@ type rig struct {
 	log    string // of ingotd
 	conf   map[string]any
 	file   string // with conf
+	// names and values, of each request
+	headers []string
 }
 
 // option changes the conductor's configuration.
@@ -224,7 +226,7 @@ func (o object) str(key string) string { s, _ := o[key].(string); return s }
 // call makes a request of the API and returns status and body.
 func (r *rig) call(method, path string, body any) (int, object) {
 	r.t.Helper()
-	return kit.Request(r.t, method, r.con.URL()+path, "latest", body)
+	return kit.Request(r.t, method, r.con.URL()+path, "latest", body, r.headers...)
 }
 
 // must is call, for what has to work. Like other clients it asks again while something else is under way on the node.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -15,6 +16,7 @@ type DHCPServer struct {
 	t           testing.TB
 	log, leases string
 	Stop        func() // may be called more than once; the end of the test does
+	Reload      func() // has it read its files of hosts and options again
 }
 
 // Dnsmasq runs a real dnsmasq, without its DNS, until the test ends. netns names its network namespace; "" is that of
@@ -44,6 +46,7 @@ func Dnsmasq(t testing.TB, netns string, lines ...string) *DHCPServer {
 		<-done
 	})
 	t.Cleanup(d.Stop)
+	d.Reload = func() { _ = cmd.Process.Signal(syscall.SIGHUP) } // one that has ended is found out by its silence
 	Eventually(t, time.Minute, "dnsmasq's start", func() bool {
 		select {
 		case <-done:

@@ -9,8 +9,9 @@ import (
 )
 
 // Request sends a request of a version of Ironic's API, with body as JSON unless it is nil, and returns the status and
-// the object of the answer. A test whose server does not answer so is over.
-func Request(t testing.TB, method, url, version string, body any) (status int, answer map[string]any) {
+// the object of the answer. Headers are names and values. A test whose server does not answer so is over.
+func Request(t testing.TB, method, url, version string, body any, headers ...string) (status int,
+	answer map[string]any) {
 	t.Helper()
 	var in io.Reader
 	if body != nil {
@@ -26,6 +27,9 @@ func Request(t testing.TB, method, url, version string, body any) (status int, a
 	}
 	req.Header.Set("X-OpenStack-Ironic-API-Version", version)
 	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

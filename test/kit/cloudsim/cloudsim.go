@@ -7,8 +7,11 @@ package cloudsim
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,6 +50,7 @@ type Cloud struct {
 	fail     func(method, path string) int
 	lose     func(method, path string) bool
 	noSafe   bool // Neutron has no extension port-security
+	watch    func(ports []map[string]any)
 }
 
 // Server is a server of Nova's. Its fields are read with Cloud.Server.
@@ -80,11 +84,19 @@ const (
 )
 
 // New starts a cloud. It ends with the test.
-func New(t testing.TB) *Cloud {
+func New(t testing.TB) *Cloud { return NewAt(t, nil) }
+
+// NewAt is New at a listener, such as one of a network namespace; nil: at loopback.
+func NewAt(t testing.TB, l net.Listener) *Cloud {
 	c := &Cloud{newest: 95, password: Password, task: 20 * time.Millisecond, quota: map[string]int{"instances": 1000,
 		"ports": 1000}, net: map[string][]object{}, images: map[string]string{Image: "debian", IPXE: "ipxe"},
 		tokens: map[string]bool{}}
-	s := httptest.NewServer(c)
+	s := httptest.NewUnstartedServer(c)
+	if l != nil {
+		_ = s.Listener.Close()
+		s.Listener = l
+	}
+	s.Start()
 	t.Cleanup(s.Close)
 	c.URL = s.URL
 	return c
@@ -119,6 +131,21 @@ func (c *Cloud) Fail(f func(method, path string) int) { c.write(func() { c.fail 
 
 // Lose has the answers to the requests for which f returns true lost: they are carried out, and the connection breaks.
 func (c *Cloud) Lose(f func(method, path string) bool) { c.write(func() { c.lose = f }) }
+
+// Watch has f called with Neutron's ports after each change of them, as its DHCP agent is, for one at a time.
+func (c *Cloud) Watch(f func(ports []map[string]any)) { c.write(func() { c.watch = f }) }
+
+// Token is one of an administrator of the system.
+func (c *Cloud) Token() (token string) {
+	c.write(func() { token = c.token() })
+	return token
+}
+
+func (c *Cloud) token() string {
+	t := uuid.NewString()
+	c.tokens[t] = true
+	return t
+}
 
 // NoPortSecurity takes that extension from Neutron.
 func (c *Cloud) NoPortSecurity() { c.write(func() { c.noSafe = true }) }
@@ -309,8 +336,21 @@ func (a *answer) fail(status int, kind, text string) {
 	a.reply(status, object{kind: object{"code": status, "message": text}})
 }
 
-// keystone issues tokens.
+// keystone issues and validates tokens.
 func (c *Cloud) keystone(a *answer, path string) {
+	ends := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	if a.r.Method == http.MethodGet && path == "v3/auth/tokens" {
+		if !c.tokens[a.r.Header.Get("X-Auth-Token")] {
+			a.fail(http.StatusUnauthorized, "error", "The request you have made requires authentication.")
+		} else if !c.tokens[a.r.Header.Get("X-Subject-Token")] {
+			a.fail(http.StatusNotFound, "error", "Could not find token.")
+		} else {
+			a.reply(http.StatusOK, object{"token": object{"expires_at": ends, "system": object{"all": true},
+				"user":  object{"id": User, "name": User, "domain": object{"id": "default", "name": "Default"}},
+				"roles": []object{{"id": "admin", "name": "admin"}}}})
+		}
+		return
+	}
 	if a.r.Method != http.MethodPost || path != "v3/auth/tokens" {
 		a.fail(http.StatusNotFound, "error", "Could not find it.")
 		return
@@ -330,17 +370,15 @@ func (c *Cloud) keystone(a *answer, path string) {
 		a.fail(http.StatusUnauthorized, "error", "The request you have made requires authentication.")
 		return
 	}
-	token := uuid.NewString()
-	c.tokens[token] = true
 	var catalog []object
 	for kind, path := range map[string]string{"compute": "/compute/v2.1", "network": "/network", "image": "/image"} {
 		catalog = append(catalog, object{"type": kind, "endpoints": []object{
 			{"interface": "public", "region": "one", "url": c.URL + path},
 			{"interface": "public", "region": "two", "url": "http://192.0.2.1/" + kind}}})
 	}
-	a.w.Header().Set("X-Subject-Token", token)
+	a.w.Header().Set("X-Subject-Token", c.token())
 	a.reply(http.StatusCreated, object{"token": object{"catalog": catalog, "project": object{"id": Project},
-		"expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}})
+		"expires_at": ends}})
 }
 
 // nova serves the compute API.
@@ -688,9 +726,16 @@ func (c *Cloud) neutron(a *answer, path string) {
 				n := len(c.requests)
 				o["mac_address"] = fmt.Sprintf("fa:16:3e:%02x:%02x:%02x", n>>16&0xff, n>>8&0xff, n&0xff)
 			}
+			c.address(o)
+			bind(o)
 		}
 		c.net[kind] = append(c.net[kind], o)
 		a.reply(http.StatusCreated, object{one: o})
+	case http.MethodPut:
+		changes, _ := a.in[one].(object)
+		maps.Copy(c.net[kind][at], changes)
+		bind(c.net[kind][at])
+		a.reply(http.StatusOK, object{one: c.net[kind][at]})
 	case http.MethodDelete:
 		for _, other := range slices.Concat(c.net["ports"], c.net["subnets"]) {
 			if kind == "networks" && other["network_id"] == id {
@@ -701,5 +746,41 @@ func (c *Cloud) neutron(a *answer, path string) {
 		}
 		c.net[kind] = slices.Delete(c.net[kind], at, at+1)
 		a.reply(http.StatusNoContent, nil)
+	}
+	if kind == "ports" && c.watch != nil && a.r.Method != http.MethodGet {
+		c.watch(c.net["ports"])
+	}
+}
+
+// address gives a port one of the subnet of its network, if that has one.
+func (c *Cloud) address(port object) {
+	at := slices.IndexFunc(c.net["subnets"], func(s object) bool { return s["network_id"] == port["network_id"] })
+	if at < 0 || port["fixed_ips"] != nil {
+		return
+	}
+	subnet := c.net["subnets"][at]
+	cidr, _ := subnet["cidr"].(string)
+	p, err := netip.ParsePrefix(cidr)
+	if err != nil || !p.Addr().Is4() {
+		return
+	}
+	ip := p.Addr()
+	taken := func(p object) bool {
+		return strings.Contains(fmt.Sprint(p["fixed_ips"]), "ip_address:"+ip.String()+" ")
+	}
+	for range 100 {
+		ip = ip.Next()
+	}
+	for slices.ContainsFunc(c.net["ports"], taken) {
+		ip = ip.Next()
+	}
+	port["fixed_ips"] = []any{object{"ip_address": ip.String(), "subnet_id": subnet["id"]}}
+}
+
+// bind has a mechanism driver take a port that has a host.
+func bind(port object) {
+	port["binding:vif_type"] = "unbound"
+	if host, _ := port["binding:host_id"].(string); host != "" {
+		port["binding:vif_type"] = "other"
 	}
 }
