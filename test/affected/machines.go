@@ -98,7 +98,7 @@ var machines = []line{
 		"agent/ipa agent/ipa/steps conductor/importer initramfs/build test/openstack/underironic tools/cli"},
 	{"test/openstack",
 		"conductor/access conductor/api/... conductor/app conductor/engine conductor/glance conductor/hardware/openstack " +
-			"conductor/node conductor/rest"},
+			"conductor/node conductor/rest tools/lab/cloudrack"},
 	{"test/chaos", "conductor/agents conductor/engine conductor/member conductor/store conductor/store/postgres tools/lab/fleet"},
 	{"test/compat", "conductor/api/... conductor/app conductor/config conductor/node conductor/rest"},
 

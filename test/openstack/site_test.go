@@ -36,10 +36,29 @@ type site struct {
 	token   string // of the administrator, in the project admin
 	root    string // of the administrator, in the system
 	calls   *calls // of OpenStack to the ingotd
+	clouds  string // file of clouds
 }
 
 // start starts all, with so many machines that are available.
 func start(t *testing.T, machines int) *site {
+	t.Helper()
+	s := services(t)
+	s.fleet = s.ingot.Machines(fleet.Options{Nodes: machines, Boot: time.Second, Write: time.Second, Step: 50 *
+		time.Millisecond, Image: fetchImage})
+	s.ingot.Drive(s.fleet, "manageable", 1)
+	s.onNeutron()
+	for _, n := range s.get("baremetal", "/v1/nodes", "nodes").([]any) {
+		id := fmt.Sprint(n.(object)["uuid"])
+		if err := s.ingot.API.Provision(t.Context(), id, client.ProvisionRequest{Target: "provide"}); err != nil {
+			t.Fatal(err)
+		}
+		s.waitNode(id, "available")
+	}
+	return s
+}
+
+// services starts all, without machines.
+func services(t *testing.T) *site {
 	t.Helper()
 	kit.NeedPrograms(t, "apt-get", "dpkg-deb", "openstack", "genisoimage")
 	// not t.TempDir(): MariaDB's socket must have a short name
@@ -57,11 +76,13 @@ func start(t *testing.T, machines int) *site {
 	s.calls = record(t, "http://"+addr)
 	s.cloud, err = cloud.Start(t.Context(), cloud.Options{Dir: dir, Baremetal: s.calls.url, Agent: true,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Ironic: func(c *cloud.Cloud) error {
+			s.writeClouds(c.Keystone.URL)
 			s.ingot = simulated.New(t, map[string]map[string]any{
 				"api": {"listen": addr, "auth": "keystone", "keystone": map[string]any{
 					"auth_url": c.Keystone.URL, "username": "ingot", "password": cloud.Password,
 					"project": cloud.Project, "service_project": cloud.Project}},
-				"glance": {"url": c.URLs["image"]}, "hardware": {"default_network_interface": "flat"},
+				"openstack": {"clouds_file": s.clouds}, "glance": {"url": c.URLs["image"]},
+				"hardware": {"default_network_interface": "flat"},
 				"neutron": {"url": c.URLs["network"], "repair_interval": "10s", "provisioning_network": "ramdisks",
 					"cleaning_network": "ramdisks", "rescuing_network": "ramdisks", "dhcp_options": true},
 			})
@@ -86,17 +107,6 @@ func start(t *testing.T, machines int) *site {
 	s.ingot.API.Login = client.Token(s.root)
 	if s.token, err = keystone.Token(t.Context(), s.cloud.Keystone.URL, "admin", "admin", "admin"); err != nil {
 		t.Fatal(err)
-	}
-	s.fleet = s.ingot.Machines(fleet.Options{Nodes: machines, Boot: time.Second, Write: time.Second, Step: 50 *
-		time.Millisecond, Image: fetchImage})
-	s.ingot.Drive(s.fleet, "manageable", 1)
-	s.onNeutron()
-	for _, n := range s.get("baremetal", "/v1/nodes", "nodes").([]any) {
-		id := fmt.Sprint(n.(object)["uuid"])
-		if err := s.ingot.API.Provision(t.Context(), id, client.ProvisionRequest{Target: "provide"}); err != nil {
-			t.Fatal(err)
-		}
-		s.waitNode(id, "available")
 	}
 	return s
 }

@@ -122,7 +122,7 @@ func (c *Cloud) start(ctx context.Context, tables string) error {
 			return err
 		}
 	}
-	all := slices.DeleteFunc(services(), func(s service) bool { return s.agent && !c.o.Agent })
+	all := slices.DeleteFunc(services(), func(s service) bool { return s.later || s.agent && !c.o.Agent })
 	errs = make([]error, len(all))
 	for i, s := range all {
 		wg.Go(func() { errs[i] = c.launch(ctx, s) })

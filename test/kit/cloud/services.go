@@ -24,6 +24,7 @@ type service struct {
 	kind   string // in Keystone's catalogue; "": it serves no clients
 	path   string // of its address in the catalogue
 	agent  bool   // see Options
+	later  bool   // it is started by Again only
 }
 
 func services() []service {
@@ -35,10 +36,57 @@ func services() []service {
 		{name: "nova-conductor", module: "nova.cmd.conductor", conf: "nova", ready: "Starting conductor node"},
 		{name: "nova-scheduler", module: "nova.cmd.scheduler", conf: "nova", ready: "Starting scheduler node"},
 		{name: "nova-compute", module: "nova.cmd.compute", conf: "nova-compute", ready: "Starting compute node"},
+		{name: Virtual, module: "ingot_virtual", conf: Virtual, ready: "Starting compute node", later: true},
 		{name: "ironic-neutron-agent", module: "networking_baremetal.agent.ironic_neutron_agent", conf: "neutron",
 			ready: "Starting agent networking-baremetal", agent: true},
 	}
 }
+
+// Virtual is the compute service of virtual machines. Its driver is Nova's fake one: what runs there is only said to
+// run, also while it is rescued. It does not run from the start; Again starts it.
+const Virtual = "nova-compute-virtual"
+
+// virtualHost is its host, for whose machines Neutron binds ports of any network.
+const virtualHost = "virtual"
+
+// binder is a mechanism driver of Neutron's that does so, in place of a switch on a host.
+const binder = `
+from neutron_lib.plugins.ml2 import api
+class Driver(api.MechanismDriver):
+    def initialize(self):
+        pass
+    def bind_port(self, context):
+        if context.host == "` + virtualHost + `" and context.segments_to_bind:
+            context.set_binding(context.segments_to_bind[0][api.ID], "bridge", {}, "ACTIVE")
+`
+
+// virtualCompute is Nova's compute service with a rescue like that of other drivers, which turn the server on.
+const virtualCompute = `
+from nova.cmd.compute import main
+from nova.compute import power_state
+from nova.virt import fake
+def rescue(self, context, instance, *args):
+    self.instances[instance.uuid].state = power_state.RUNNING
+fake.FakeDriver.rescue = rescue
+`
+
+// installModules writes both where the services find them as installed.
+func (c *Cloud) installModules() error {
+	for name, text := range map[string]string{"ingot_binder.py": binder, "ingot_virtual.py": virtualCompute,
+		"ingot_binder-1.dist-info/METADATA":         "Metadata-Version: 2.1\nName: ingot-binder\nVersion: 1\n",
+		"ingot_binder-1.dist-info/entry_points.txt": "[neutron.ml2.mechanism_drivers]\ningot_binder = ingot_binder:Driver\n"} {
+		path := filepath.Join(c.modules(), name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return fmt.Errorf("install modules for Nova and Neutron: %w", err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return fmt.Errorf("install modules for Nova and Neutron: %w", err)
+		}
+	}
+	return nil
+}
+
+func (c *Cloud) modules() string { return c.path("modules") }
 
 // Services are the names of the programs that Kill and Again know.
 func Services() (names []string) {
@@ -72,7 +120,8 @@ func (c *Cloud) launch(ctx context.Context, s service) error {
 			Args: []string{debian.Python, "-c", wsgi, s.wsgi, host, port},
 			Env:  append(c.env(), "OS_PLACEMENT_CONFIG_DIR="+c.o.Dir)}, proc.Speaks(c.URLs[s.kind]))
 	}
-	p := python(s.module, c.env(), log, "--config-file", c.path(s.conf+".conf"))
+	env := append(c.env(), "PYTHONPATH="+c.modules()+":"+c.programs.Modules())
+	p := python(s.module, env, log, "--config-file", c.path(s.conf+".conf"))
 	p.Name = s.name
 	ready := says(log, s.ready)
 	if s.ready == "" {
@@ -126,7 +175,10 @@ func (c *Cloud) configure(ctx context.Context) error {
 	lock := section{"lock_path": c.path("lock")}
 	broker := "rabbit://guest:guest@" + c.broker + "/"
 	share := filepath.Join(c.programs.Root, "usr/share")
-	for _, d := range []string{"lock", "nova", "neutron", "images"} {
+	if err := c.installModules(); err != nil {
+		return err
+	}
+	for _, d := range []string{"lock", "nova", "nova-virtual", "neutron", "images"} {
 		if _, err := c.folder(d); err != nil {
 			return err
 		}
@@ -152,7 +204,8 @@ func (c *Cloud) configure(ctx context.Context) error {
 				"transport_url": broker, "state_path": c.path("neutron"), "auth_strategy": "keystone", "host": "cloud",
 				"dhcp_agent_notification": "false",
 				"api_paste_config":        filepath.Join(share, "neutron-common/api-paste.ini")},
-			"ml2": {"mechanism_drivers": "baremetal", "type_drivers": "flat,vlan", "tenant_network_types": "vlan",
+			"ml2": {"mechanism_drivers": "baremetal,ingot_binder",
+				"type_drivers": "flat,vlan", "tenant_network_types": "vlan",
 				"extension_drivers": ""},
 			"ml2_type_flat": {"flat_networks": "*"}, "ml2_type_vlan": {"network_vlan_ranges": "physnet1:100:199"},
 			"securitygroup": {"enable_security_group": "false"}, "database": database("neutron"),
@@ -181,6 +234,9 @@ func (c *Cloud) configure(ctx context.Context) error {
 	all["nova-compute"] = maps.Clone(all["nova"])
 	delete(all["nova-compute"], "database")
 	delete(all["nova-compute"], "api_database")
+	all[Virtual] = maps.Clone(all["nova-compute"])
+	all[Virtual]["DEFAULT"] = with(all["nova"]["DEFAULT"], "compute_driver", "fake.FakeDriver", "host",
+		virtualHost, "state_path", c.path("nova-virtual"))
 	for name, sections := range all {
 		var b strings.Builder
 		for _, s := range slices.Sorted(maps.Keys(sections)) {
@@ -212,7 +268,7 @@ func (c *Cloud) Kill(name string) error {
 func (c *Cloud) Again(ctx context.Context, name string) error {
 	for _, s := range services() {
 		if s.name == name {
-			if err := os.Remove(c.path(name + ".log")); err != nil { // what it said before says nothing about now
+			if err := os.RemoveAll(c.path(name + ".log")); err != nil { // what it said before says nothing about now
 				return err
 			}
 			return c.launch(ctx, s)
