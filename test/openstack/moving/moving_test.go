@@ -188,6 +188,31 @@ func TestMoving(t *testing.T) {
 			stable++
 		}
 	}
+	bin := openstack.Start(t).Install([]string{"OS_AUTH_TYPE=none", "OS_ENDPOINT=" + theirs.Ironic})
+	shell := func(commands, dir string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", commands)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", commands, err, out[max(0, len(out)-4000):])
+		}
+		return string(out)
+	}
+	_, lists, _ := strings.Cut(sqlFile(t, howto), "with Ironic before the move, and with Ingot after it:\n\n```sh\n")
+	lists, _, _ = strings.Cut(lists, "```")
+	out := shell(lists, t.TempDir())
+	busy := 0
+	for line := range strings.Lines(out) {
+		if slices.Contains(works, strings.TrimSpace(line)) {
+			busy++
+		}
+	}
+	if busy != nodes-stable || strings.Count(out, "| node-") != nodes ||
+		strings.Contains(out, "nothing is being worked on") {
+		t.Errorf("the how-to's lists have %d nodes that are being worked on, want %d:\n%s", busy, nodes-stable, out)
+	}
+
 	// A lock is work, too: that of the first node that is active.
 	locked := fmt.Sprintf("node-%d", slices.Index(states(), "active"))
 	theirs.sql(`UPDATE nodes SET reservation = 'conductor-7' WHERE name = ?`, locked)
@@ -251,20 +276,15 @@ func TestMoving(t *testing.T) {
 	if err := os.Mkdir(back, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), made.Program(t, "ingot"), "export", "ironic", "--dir", back,
+	exported, err := exec.CommandContext(t.Context(), made.Program(t, "ingot"), "export", "ironic", "--dir", back,
 		"--secrets", file, "--endpoint", ours.URL, "--api-version", "1.78").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), fmt.Sprint(stable, " nodes are in")) {
-		t.Fatalf("export: %v\n%s", err, out)
+	if err != nil || !strings.Contains(string(exported), fmt.Sprint(stable, " nodes are in")) {
+		t.Fatalf("export: %v\n%s", err, exported)
 	}
 	if err := theirs.Reset(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bin := openstack.Start(t).Install([]string{"OS_AUTH_TYPE=none", "OS_ENDPOINT=" + theirs.Ironic})
-	script := exec.CommandContext(t.Context(), "sh", "-e", "-c", openstack.Commands(t, howto))
-	script.Dir, script.Env = dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
-	if out, err := script.CombinedOutput(); err != nil {
-		t.Fatalf("ironic.sh: %v\n%s", err, out[max(0, len(out)-4000):])
-	}
+	shell(openstack.Commands(t, howto), dir)
 	c := open(t)
 	if rep := run(t, database, c, nil); rep.Made["nodes"] != stable {
 		t.Errorf("after the way back: %v, %q", rep.Made, rep.Refused)
