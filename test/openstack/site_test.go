@@ -77,10 +77,11 @@ func services(t *testing.T) *site {
 	s.cloud, err = cloud.Start(t.Context(), cloud.Options{Dir: dir, Baremetal: s.calls.url, Agent: true,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Ironic: func(c *cloud.Cloud) error {
 			s.writeClouds(c.Keystone.URL)
+			id, secret := credential(t, c.Keystone.URL)
 			s.ingot = simulated.New(t, map[string]map[string]any{
 				"api": {"listen": addr, "auth": "keystone", "keystone": map[string]any{
-					"auth_url": c.Keystone.URL, "username": "ingot", "password": cloud.Password,
-					"project": cloud.Project, "service_project": cloud.Project}},
+					"auth_url": c.Keystone.URL, "application_credential": id, "password": secret,
+					"service_project": cloud.Project}},
 				"openstack": {"clouds_file": s.clouds}, "glance": {"url": c.URLs["image"]},
 				"hardware": {"default_network_interface": "flat"},
 				"neutron": {"url": c.URLs["network"], "repair_interval": "10s", "provisioning_network": "ramdisks",
@@ -109,6 +110,47 @@ func services(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// credential makes an application credential of Ingot's user in Keystone.
+func credential(t *testing.T, at string) (id, secret string) {
+	t.Helper()
+	token, err := keystone.Token(t.Context(), at, "ingot", cloud.Password, cloud.Project)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, path, body string, status int, into any) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, strings.TrimSuffix(at, "/v3")+"/v3"+path,
+			strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"X-Auth-Token": {token}, "X-Subject-Token": {token},
+			"Content-Type": {"application/json"}}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err == nil {
+			err = json.Unmarshal(b, into)
+		}
+		if err != nil || resp.StatusCode != status {
+			t.Fatalf("%s %s of Keystone: %d %v: %s", method, path, resp.StatusCode, err, b)
+		}
+	}
+	var who struct {
+		Token struct{ User struct{ ID string } }
+	}
+	ask(http.MethodGet, "/auth/tokens", "", http.StatusOK, &who)
+	var made struct {
+		Credential struct{ ID, Secret string } `json:"application_credential"`
+	}
+	ask(http.MethodPost, "/users/"+who.Token.User.ID+"/application_credentials",
+		`{"application_credential": {"name": "ingotd"}}`, http.StatusCreated, &made)
+	return made.Credential.ID, made.Credential.Secret
 }
 
 // tail is the end of a file.
