@@ -1,6 +1,6 @@
 // What can be done with a machine: for whom, in which state, by which request, and by which command of a shell.
 import { access, ask, may } from './api';
-import type { Row } from './live';
+import type { Row } from './machine';
 import { quote } from './format';
 
 // Given is what people fill in, by the IDs of fields.

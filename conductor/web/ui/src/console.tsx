@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ask, Refused, send } from './api';
 import { nameOf } from './actions';
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { Card, Command, Fault, Sign } from './parts';
 import { quote } from './format';
 

@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks';
 import { access, ask, may } from './api';
 import { nameOf } from './actions';
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { Command, Dialog, Facts, Fault, Field, Sign } from './parts';
 import { useRead } from './read';
 import { type Plan, PlanButtons, PlanCard } from './plan';

@@ -1,7 +1,8 @@
 // All machines: counts by state, failures first, a table and a grid, and actions on many of them.
 import type { ComponentChildren } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { fleet, type Row } from './live';
+import { fleet } from './live';
+import type { Row } from './machine';
 import { place, setQuery } from './route';
 import { Store, useStore } from './store';
 import { Ago, Bar, Empty, Fault, Sign, State } from './parts';

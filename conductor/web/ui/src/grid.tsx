@@ -1,6 +1,6 @@
 // The fleet as a grid of signs, one for each machine, on one canvas however many there are.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { Row } from './live';
+import type { Row } from './machine';
 import { go } from './route';
 import { type Kind, kindOf, kinds, kindText, sentence, share } from './states';
 import { nameOf } from './actions';

@@ -2,7 +2,8 @@
 import { useState } from 'preact/hooks';
 import { may } from './api';
 import { type Action, actions, faultOf, given, nameOf } from './actions';
-import { fleet, type Row } from './live';
+import { fleet } from './live';
+import type { Row } from './machine';
 import { Bar, Command, Dialog, Fault, Questions, State } from './parts';
 import { kindOf, share } from './states';
 import { plural, rate } from './format';

@@ -1,6 +1,6 @@
 // What an inspection found: disks, network cards with their switch ports, memory by slot, PCI devices; and which disk a
 // deployment would take, and why.
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { Loaded, useRead } from './read';
 import { Card, Empty, Facts, Fault, Sign, Table } from './parts';
 import { size } from './format';

@@ -1,42 +1,8 @@
 // The machines, as the API lists them, kept up to date by its stream of events.
 import { ask, ended, send } from './api';
+import type { Row, Transfer } from './machine';
 import { withheld } from './states';
 import { Store } from './store';
-
-export interface Transfer {
-  step: string;
-  phase: string;
-  bytes: number;
-  total: number;
-  rate: number;
-  at: string;
-}
-
-export interface Row {
-  uuid: string;
-  name: string | null;
-  provision_state: string;
-  target_provision_state: string | null;
-  provision_updated_at: string | null;
-  power_state: string | null;
-  target_power_state: string | null;
-  maintenance: boolean;
-  maintenance_reason: string | null;
-  fault: string | null;
-  health: string | null;
-  last_error: string | null;
-  resource_class: string | null;
-  driver: string;
-  owner: string | null;
-  lessee: string | null;
-  conductor: string | null;
-  instance_name: string | null;
-  instance_uuid: string | null;
-  protected: boolean;
-  retired: boolean;
-  progress?: Transfer;
-  words?: string; // what a search looks at, in lower case
-}
 
 const fields =
   'uuid,name,provision_state,target_provision_state,provision_updated_at,power_state,target_power_state,' +

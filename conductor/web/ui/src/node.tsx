@@ -1,7 +1,8 @@
 // One machine: what it is, what it does, and what can be done with it.
 import { useEffect, useState } from 'preact/hooks';
 import { ask, may, Refused } from './api';
-import { fleet, type Row } from './live';
+import { fleet } from './live';
+import type { Machine } from './machine';
 import { Store, useStore } from './store';
 import { type Action, actions, faultOf, given, nameOf, offered } from './actions';
 import { Ago, Bar, Card, Command, Dialog, Empty, Facts, Fault, Questions, State, Time } from './parts';
@@ -15,27 +16,6 @@ import { MediaTab } from './media';
 import { ConsoleTab } from './console';
 import { Deploy, deployable } from './deploy';
 import { type Kind as Work, StepsDialog, works } from './work';
-
-// Machine is a node with all that the API shows of it.
-export interface Machine extends Row {
-  created_at: string | null;
-  updated_at: string | null;
-  description: string | null;
-  extra: Record<string, unknown>;
-  properties: Record<string, any>;
-  driver_info: Record<string, any>;
-  driver_internal_info: Record<string, any>;
-  instance_info: Record<string, any>;
-  traits: string[];
-  boot_mode: string | null;
-  secure_boot: boolean | null;
-  conductor_group: string | null;
-  reservation: string | null;
-  inspection_finished_at: string | null;
-  chassis_uuid: string | null;
-  console_enabled: boolean;
-  [key: string]: any;
-}
 
 // tabs are the parts of a machine's page; a role needs rule to see one.
 export const tabs: { path: string; title: string; rule?: string }[] = [

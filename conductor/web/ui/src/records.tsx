@@ -1,6 +1,6 @@
 // Who did what with a machine, and what its hardware says of itself.
 import { useEffect, useState } from 'preact/hooks';
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { Loaded, useRead } from './read';
 import { Card, Empty, Facts, Fault, Sign, Table, Time } from './parts';
 import { size } from './format';

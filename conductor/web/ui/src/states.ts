@@ -1,5 +1,5 @@
 // What a provision state means to people who look at many machines: a kind, with a colour and a shape.
-import type { Row } from './live';
+import type { Row } from './machine';
 
 export type Kind = 'failed' | 'attention' | 'working' | 'active' | 'available' | 'idle';
 

@@ -1,6 +1,6 @@
 // The steps of the work under way and of the last work of each kind, with the agent's log.
 import { useEffect, useState } from 'preact/hooks';
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { ask, may } from './api';
 import { Loaded, useRead } from './read';
 import { Bar, Card, Fault, Sign, Time } from './parts';

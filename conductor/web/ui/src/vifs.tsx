@@ -2,7 +2,7 @@
 import { useState } from 'preact/hooks';
 import { ask, may } from './api';
 import { nameOf } from './actions';
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { Loaded, useRead } from './read';
 import { Command, Fault, Field } from './parts';
 import { quote } from './format';

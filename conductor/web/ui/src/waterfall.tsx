@@ -1,7 +1,7 @@
 // Where the time of a job went, from the power button to the login: a waterfall of spans, compared with the job before
 // and with the median of the fleet.
 import { useMemo, useState } from 'preact/hooks';
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { may } from './api';
 import { Loaded, useRead } from './read';
 import { Card, Empty, Sign, Time } from './parts';

@@ -2,7 +2,7 @@
 import { useMemo, useState } from 'preact/hooks';
 import { ask, may } from './api';
 import { nameOf, takes } from './actions';
-import type { Machine } from './node';
+import type { Machine } from './machine';
 import { useRead } from './read';
 import { Command, Dialog, Fault, Field } from './parts';
 import { type Plan, PlanButtons, PlanCard } from './plan';
