@@ -189,7 +189,8 @@ func TestServerRestart(t *testing.T) {
 	refusedWith(t, o, "is a standby", "primary")
 }
 
-// TestCutInARead: a read whose connection is ended by the server says so, and the next one succeeds.
+// TestCutInARead: a read whose connection is ended by the server says so, and the next one succeeds; one for which no
+// connection can be opened says so as well, also before the store has noticed that the server is away.
 func TestCutInARead(t *testing.T) {
 	c := pgserver.New(t)
 	_, url := c.Database(t)
@@ -214,6 +215,13 @@ func TestCutInARead(t *testing.T) {
 	// A conductor that stands still can have the lock for writes for longer than this one waits.
 	if err := s.failed("begin", &pgconn.PgError{Code: "55P03"}); !errors.Is(err, ErrAway) {
 		t.Errorf("a lock that was not had = %v, want ErrAway", err)
+	}
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.r.SetMaxIdleConns(0) // none of those from before
+	if err := read(`SELECT 'x'`); !errors.Is(err, ErrCut) || errors.Is(err, ErrAway) {
+		t.Errorf("a read without a server = %v, want ErrCut", err)
 	}
 }
 

@@ -33,6 +33,9 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	made, err := c.Connector.Connect(ctx)
 	if err != nil {
 		c.failed(err)
+		if Away(err) {
+			err = unconnected{err}
+		}
 		return nil, err
 	}
 	sc, ok := made.(*stdlib.Conn)
@@ -41,6 +44,13 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	return &Conn{inner: sc, texts: map[string]string{}, failed: c.failed, ran: c.ran}, nil
 }
+
+// unconnected is an ErrCut in the words of its cause: to be without a connection is the same to a reader, whether it was
+// cut during the statement or could not be opened for it.
+type unconnected struct{ error }
+
+func (e unconnected) Is(target error) bool { return target == ErrCut }
+func (e unconnected) Unwrap() error        { return e.error }
 
 // Conn is a connection of a Server. It is used by one goroutine at a time, as database/sql promises. Arguments are
 // those of database/sql's own conversion, so that both engines get the same.
