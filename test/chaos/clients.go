@@ -103,14 +103,19 @@ func pause(ctx context.Context, rng *rand.Rand, most time.Duration) bool {
 	}
 }
 
+// image is the instance_info of a deployment.
+func image() map[string]any {
+	return map[string]any{"image_source": "http://192.0.2.1/fleet.raw", "image_os_hash_algo": "sha256",
+		"image_os_hash_value": strings.Repeat("ab", 32)}
+}
+
 // create makes the nodes of the machines.
 func (c *clients) create(ctx context.Context, machines []*fleet.Machine) error {
 	for _, m := range machines {
 		a := c.ask(ctx, c.all[0], http.MethodPost, "/v1/nodes", client.NewNode{Name: m.Name, UUID: m.UUID.String(),
 			Driver: "ipmi", DriverInfo: map[string]any{"ipmi_address": m.Addr.String(), "ipmi_port": m.Port(),
 				"ipmi_username": fleet.User, "ipmi_password": fleet.Password}, Extra: map[string]any{"chaos": unset},
-			InstanceInfo: map[string]any{"image_source": "http://192.0.2.1/fleet.raw", "image_os_hash_algo": "sha256",
-				"image_os_hash_value": strings.Repeat("ab", 32)}})
+			InstanceInfo: image()})
 		if a.status != http.StatusCreated {
 			return fmt.Errorf("make node %s: %d %s", m.Name, a.status, a.body)
 		}
@@ -246,6 +251,10 @@ func (c *clients) verbs(ctx context.Context, rng *rand.Rand, node string) {
 		}
 		if verb == "" {
 			continue
+		}
+		if verb == "active" { // the instance before has taken the image with it
+			c.ask(ctx, c.any(rng), http.MethodPatch, "/v1/nodes/"+node,
+				[]map[string]any{{"op": "add", "path": "/instance_info", "value": image()}})
 		}
 		at := c.any(rng)
 		a := c.ask(ctx, at, http.MethodPut, "/v1/nodes/"+node+"/states/provision", map[string]any{"target": verb})
