@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/guard/oscloud"
@@ -124,17 +125,20 @@ func TestInterrupted(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for end := 1; ; end++ {
 			c := cloudsim.New(t)
-			changes, hit := 0, false
+			var changes atomic.Int64 // the cloud's goroutines count
+			var hit atomic.Bool
 			c.NoPortSecurity()
 			interrupt := func() {
-				changes = 0
+				changes.Store(0)
 				due := func(method, path string) bool {
 					if method == http.MethodGet || strings.HasSuffix(path, "/tokens") {
 						return false
 					}
-					changes++
-					hit = hit || changes == end
-					return changes == end
+					if changes.Add(1) != int64(end) {
+						return false
+					}
+					hit.Store(true)
+					return true
 				}
 				if lost {
 					c.Lose(due)
@@ -150,7 +154,7 @@ func TestInterrupted(t *testing.T) {
 			clear := func() { c.Fail(nil); c.Lose(nil) }
 			b := open(t, c, "rack")
 			interrupt()
-			if _, err := b.Up(t.Context(), spec(2)); err == nil && hit && !lost {
+			if _, err := b.Up(t.Context(), spec(2)); err == nil && hit.Load() && !lost {
 				t.Errorf("up went well without change %d", end)
 			}
 			clear()
@@ -160,7 +164,7 @@ func TestInterrupted(t *testing.T) {
 			}
 			whole(t, c, r, 2)
 			interrupt()
-			if err := open(t, c, "rack").Down(t.Context()); err != nil && !hit {
+			if err := open(t, c, "rack").Down(t.Context()); err != nil && !hit.Load() {
 				t.Error(err)
 			}
 			clear()
@@ -170,7 +174,7 @@ func TestInterrupted(t *testing.T) {
 			if n := len(c.Servers()) + len(c.Net("networks")) + len(c.Net("ports")) + len(c.Net("subnets")); n > 0 {
 				t.Errorf("%d things are left", n)
 			}
-			if !hit {
+			if !hit.Load() {
 				if end <= 10 { // network and subnet, and four for each machine
 					t.Errorf("only %d changes", end-1)
 				}
