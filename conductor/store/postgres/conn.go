@@ -45,8 +45,8 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &Conn{inner: sc, texts: map[string]string{}, failed: c.failed, ran: c.ran}, nil
 }
 
-// unconnected is an ErrCut in the words of its cause: to be without a connection is the same to a reader, whether it was
-// cut during the statement or could not be opened for it.
+// unconnected is an ErrCut in the words of its cause: to a reader, a connection that can't be opened is the same as one
+// that was cut.
 type unconnected struct{ error }
 
 func (e unconnected) Is(target error) bool { return target == ErrCut }
