@@ -58,7 +58,10 @@ func FromStep(args []byte) (Options, error) {
 	if err == nil { // of a name in several spellings the step takes the same one
 		args, err = json.Marshal(o.Step)
 	}
-	if err = errors.Join(err, json.Unmarshal(args, &known)); err != nil {
+	if err == nil {
+		err = json.Unmarshal(args, &known)
+	}
+	if err != nil {
 		return o, fmt.Errorf("read the arguments of write_image: %w", err)
 	}
 	urls := append([]string{known.Source}, known.Mirrors...)

@@ -151,14 +151,15 @@ func TestArgumentsFromStandardInput(t *testing.T) {
 	}{
 		{nil, text, "give --yes"},
 		{[]string{"--yes"}, `{"image_source":"` + image + `"}`, "the arguments of write_image name"},
+		{[]string{"--yes"}, "{x", "invalid character"},
 		{[]string{"--yes", "--sha256", sum}, text, "--sha256 and --arguments don't go together"},
 		{[]string{"--dry-run"}, text, "--dry-run and --arguments don't go together"},
 		{[]string{"--yes"}, text, ""},
 	} {
 		var out, errs bytes.Buffer
 		err := write(t.Context(), append(args, c.more...), strings.NewReader(c.stdin), &out, &errs)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v, want %q", c.more, err, c.want)
+		if (err == nil) != (c.want == "") || err != nil && strings.Count(err.Error(), c.want) != 1 {
+			t.Errorf("%q: %v, want %q once", c.more, err, c.want)
 		}
 	}
 }
