@@ -203,17 +203,23 @@ func leave(t *testing.T, c net.Conn) {
 	c.Close()
 }
 
-func TestDiskIsWritten(t *testing.T) {
-	b := begin(t, nil)
+// written has an initiator write an image and log out, and waits for the step's success.
+func (b *bench) written() {
+	b.t.Helper()
 	c := b.connect()
 	if _, err := c.Write(image()); err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
-	leave(t, c)
+	leave(b.t, c)
 	b.end()
 	if b.err != nil {
-		t.Fatal(b.err)
+		b.t.Fatal(b.err)
 	}
+}
+
+func TestDiskIsWritten(t *testing.T) {
+	b := begin(t, nil)
+	b.written()
 	r := b.out.Result.(Result)
 	if r.Received != 3*mib+logoutSize || r.Table != "mbr" || len(r.Partitions) != 1 || r.Disk.Serial != "s" {
 		t.Errorf("result %+v", r)
@@ -291,15 +297,7 @@ func TestLateInitiator(t *testing.T) {
 			t.Fatal("the waiting step shows no life")
 		}
 	}
-	c := b.connect()
-	if _, err := c.Write(image()); err != nil {
-		t.Fatal(err)
-	}
-	leave(t, c)
-	b.end()
-	if b.err != nil {
-		t.Error(b.err)
-	}
+	b.written()
 }
 
 // TestInitiatorThatDies: one that goes away without logging out may have written a part only.

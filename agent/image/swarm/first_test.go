@@ -37,8 +37,17 @@ func TestFirst(t *testing.T) {
 		ws = append(ws, h.add(0))
 	}
 	all := h.begin(t.Context(), ws)
-	wait(t, "one asking the server", func() bool { return h.pic.waiting.Load() > 0 })
-	time.Sleep(hurry + 4*tick) // longer than the others wait for the conductor's word
+	wait(t, "some asking the server, and the others waiting for a neighbour", func() bool {
+		neighbours := 0
+		for _, w := range ws {
+			w.m.mu.Lock()
+			if w.m.state[0] != idle && !w.m.origin[0] {
+				neighbours++
+			}
+			w.m.mu.Unlock()
+		}
+		return h.pic.waiting.Load() > 0 && neighbours >= 2
+	})
 	if n := h.pic.asked.Load(); n > 4 {
 		t.Errorf("%d of 6 agents asked the server", n)
 	}
