@@ -574,15 +574,7 @@ func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 		c := &crash{at: k, commit: commit}
 		first := w.start(c)
 		m := w.add(name)
-		replaced := make(chan struct{})
-		go func() {
-			defer close(replaced)
-			<-first.dead
-			<-first.ended
-			if k > 0 {
-				w.start(nil)
-			}
-		}()
+		replaced := w.successor(first, k > 0)
 		w.walk(m, node.Available)
 		img := Image{}
 		for k, v := range w.node(m).InstanceInfo {

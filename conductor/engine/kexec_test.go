@@ -402,15 +402,7 @@ func TestDieDuringKexec(t *testing.T) {
 			t.Fatalf("the agent was not kept: %+v", kept.Boot)
 		}
 		co.crash.arm(k, commit)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			<-co.dead
-			<-co.ended
-			if k > 0 {
-				w.start(nil)
-			}
-		}()
+		done := w.successor(co, k > 0)
 		n := w.walk(m, node.Active)
 		co.die()
 		<-done

@@ -19,15 +19,7 @@ func flow(w *world, name string, k int, commit bool) (writes int, m *machine) {
 	c := &crash{at: k, commit: commit}
 	first := w.start(c)
 	m = w.add(name)
-	replaced := make(chan struct{})
-	go func() {
-		defer close(replaced)
-		<-first.dead
-		<-first.ended
-		if k > 0 {
-			w.start(nil)
-		}
-	}()
+	replaced := w.successor(first, k > 0)
 	w.walk(m, node.Active)
 	first.die()
 	<-replaced

@@ -157,17 +157,35 @@ func TestMediaFailures(t *testing.T) {
 	}
 }
 
-// TestRestartNotStored: when the database did not take that a machine which is never turned off was restarted, the boot
-// begins anew, instead of with a second restart for which no boot device is set.
-func TestRestartNotStored(t *testing.T) {
-	w := newWorld(t)
-	co := w.start(nil)
+// neverOff adds a machine that is on, and is not to be turned off.
+func (w *world) neverOff() *machine {
+	w.t.Helper()
 	m := w.add("n1")
 	w.edit(m, func(n *node.Node) { n.DisablePowerOff = true })
 	w.must(m, node.Manage)
 	w.untilState(m, node.Manageable)
 	m.mu.Lock()
 	m.on = true
+	m.mu.Unlock()
+	return m
+}
+
+// inspect has a machine inspected by the agent.
+func (w *world) inspect(m *machine) {
+	w.t.Helper()
+	w.must(m, node.Inspect)
+	w.until(m, "the end of its inspection", func(n *node.Node) bool {
+		return n.Job == nil && !n.InspectionFinishedAt.IsZero()
+	})
+}
+
+// TestRestartNotStored: when the database did not take that a machine which is never turned off was restarted, the boot
+// begins anew, instead of with a second restart for which no boot device is set.
+func TestRestartNotStored(t *testing.T) {
+	w := newWorld(t)
+	co := w.start(nil)
+	m := w.neverOff()
+	m.mu.Lock()
 	resets := 0
 	m.callErr = func(op string) error {
 		if op == "power "+string(power.Reset) {
@@ -180,10 +198,7 @@ func TestRestartNotStored(t *testing.T) {
 		return nil
 	}
 	m.mu.Unlock()
-	w.must(m, node.Inspect)
-	w.until(m, "the end of its inspection", func(n *node.Node) bool {
-		return n.Job == nil && !n.InspectionFinishedAt.IsZero()
-	})
+	w.inspect(m)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if resets != 2 || m.osStarted > 0 || !w.said(m, "booted anew") {
@@ -209,12 +224,8 @@ func TestRestartIntoAgent(t *testing.T) {
 				w := newWorld(t)
 				w.media = media
 				w.start(nil)
-				m := w.add("n1")
-				w.edit(m, func(n *node.Node) { n.DisablePowerOff = true })
-				w.must(m, node.Manage)
-				w.untilState(m, node.Manageable)
+				m := w.neverOff()
 				m.mu.Lock()
-				m.on = true
 				failed := false
 				m.callErr = func(op string) error {
 					if op != "power "+string(power.Reset) || failed {
@@ -228,10 +239,7 @@ func TestRestartIntoAgent(t *testing.T) {
 					return &power.Error{Kind: c.kind, Op: op, Err: errors.New("try again")}
 				}
 				m.mu.Unlock()
-				w.must(m, node.Inspect)
-				w.until(m, "the end of its inspection", func(n *node.Node) bool {
-					return n.Job == nil && !n.InspectionFinishedAt.IsZero()
-				})
+				w.inspect(m)
 				if anew := w.said(m, "booted anew"); !c.done && anew != c.anew {
 					t.Errorf("the boot began anew: %v, want %v", anew, c.anew)
 				}

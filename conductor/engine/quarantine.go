@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// maxReason is the longest reason of a quarantine, in bytes.
+// maxReason is the longest reason of a quarantine, and of a host that could not write a disk, in bytes.
 const maxReason = 1024
 
 // quarantinable reports whether a node in a state has an instance, or the rest of one, that goes on while the node is

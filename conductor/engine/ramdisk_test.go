@@ -366,13 +366,7 @@ func TestDieAtEveryWriteOfRamdisk(t *testing.T) {
 					w.edit(m, func(n *node.Node) { n.InstanceInfo["boot_instance"] = c.start })
 				}
 				co.crash.arm(k, k%2 == 0)
-				replaced := make(chan struct{})
-				go func() {
-					defer close(replaced)
-					<-co.dead
-					<-co.ended
-					w.start(nil)
-				}()
+				replaced := w.successor(co, true)
 				deadline := time.Now().Add(patience)
 				for {
 					n := w.node(m)
@@ -449,13 +443,7 @@ func TestDieWithISOInVirtualDrive(t *testing.T) {
 				m.asks = nil
 				m.mu.Unlock()
 				co.crash.arm(k, k%2 == 0)
-				replaced := make(chan struct{})
-				go func() {
-					defer close(replaced)
-					<-co.dead
-					<-co.ended
-					w.start(nil)
-				}()
+				replaced := w.successor(co, true)
 				to := func(verb node.Verb, from, to node.State) *node.Node {
 					for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 						n := w.node(m)

@@ -110,6 +110,20 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// successor starts another conductor when co is dead, and closes the channel then. Without again none is started.
+func (w *world) successor(co *conductor, again bool) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-co.dead
+		<-co.ended
+		if again {
+			w.start(nil)
+		}
+	}()
+	return done
+}
+
 // start brings up a conductor, after the one before is dead.
 func (w *world) start(c *crash) *conductor {
 	if c == nil {
