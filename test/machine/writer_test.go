@@ -224,8 +224,11 @@ func TestWrittenWithOpenISCSI(t *testing.T) {
 	if r := d.steps["wrong"]["export_disk"]; r.Outcome != node.OutcomeFailed {
 		t.Errorf("an image with another digest: %+v", r)
 	}
-	if len(api.failed) != 1 || !strings.Contains(api.failed[0], "sha256") {
-		t.Errorf("the writer reported %q", api.failed)
+	api.mu.Lock()
+	failed := api.failed
+	api.mu.Unlock()
+	if len(failed) != 1 || !strings.Contains(failed[0], "sha256") {
+		t.Errorf("the writer reported %q", failed)
 	}
 	var r struct {
 		Received int64   `json:"bytes_received"`
