@@ -62,7 +62,7 @@ func TestServersThatAreRefused(t *testing.T) {
 		{"a parameter's value", at("postgres://u@h/d?sslmode=perhaps"), []string{"store.url", "sslmode"}},
 		{"no server there", at("postgres://u@127.0.0.1:1/d?sslmode=disable"),
 			[]string{"127.0.0.1:1", "can't be reached", "refused"}},
-		{"no such host", at("postgres://u@nowhere.invalid/d"), []string{"nowhere.invalid", "can't be"}},
+		{"no such host", at("postgres://u@nowhere.invalid/d"), []string{"nowhere.invalid", "its host has no address", "store.url"}},
 		{"without TLS", at(strings.Replace(good.URL, "sslmode=disable", "sslmode=verify-full", 1)),
 			[]string{"can't be used", "TLS"}},
 		{"wrong password", with(func(o *Options) { o.Password = "wrong-passw0rd" }),

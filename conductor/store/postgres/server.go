@@ -228,6 +228,11 @@ func (s *Server) refusal(err error) error {
 		}
 		return fmt.Errorf("%s refuses the connection: %s (SQLSTATE %s)", s, why, e.Code)
 	}
+	var name *net.DNSError // before OpError, which it can hold
+	if errors.As(err, &name) {
+		return fmt.Errorf("%s can't be reached, its host has no address (%s): see store.url and the name servers", s,
+			clean.Line(name.Err, 200))
+	}
 	var op *net.OpError
 	if errors.As(err, &op) {
 		return fmt.Errorf("%s can't be reached (%w): see whether it runs, and store.url", s, op.Err)
