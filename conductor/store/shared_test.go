@@ -17,7 +17,11 @@ import (
 // conductors opens a new database for several conductors.
 func conductors(t *testing.T, quiet bool, names ...string) (all []*Store) {
 	t.Helper()
-	o := ServerOptions(t)
+	return openAll(t, ServerOptions(t), quiet, names...)
+}
+
+func openAll(t *testing.T, o Options, quiet bool, names ...string) (all []*Store) {
+	t.Helper()
 	o.Key, o.quiet = bytes.Repeat([]byte{7}, 32), quiet
 	for _, name := range names {
 		o.Dir, o.Name, o.Alone = t.TempDir(), name, true
@@ -76,6 +80,54 @@ func TestTwoWriters(t *testing.T) {
 	}
 	if err := both[1].CreateNode(ctx, &node.Node{Name: "n0", Driver: "x"}); !errors.As(err, new(*DuplicateError)) {
 		t.Errorf("a name twice = %v", err)
+	}
+}
+
+// TestIsolation: conductors share a database also where its administrator has given transactions a snapshot from before
+// their turn, in which a writer would miss what was written until then.
+func TestIsolation(t *testing.T) {
+	server := pgserver.Shared(t)
+	name, url := server.Database(t)
+	if _, err := server.Query(t.Context(), name,
+		"ALTER DATABASE "+name+" SET default_transaction_isolation = 'serializable'"); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i, s := range openAll(t, Options{URL: url, Password: pgserver.Password}, false, "c1", "c2") {
+		wg.Go(func() {
+			for k := range 50 {
+				n := &node.Node{Name: fmt.Sprintf("n%d-%d", i, k), Driver: "x"}
+				if err := s.CreateNode(t.Context(), n); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestTakenForDead: a conductor that was taken for dead keeps none of the others from writing when it goes on and
+// tries to write.
+func TestTakenForDead(t *testing.T) {
+	ctx, both := t.Context(), conductors(t, false, "c1", "c2")
+	query := func(statement string) string {
+		got, err := pgserver.Shared(t).Query(ctx, both[0].server.Database(), statement)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	query(`UPDATE conductors SET state = 'gone', changed = changed + 100 WHERE name = 'c2'`)
+	if err := both[1].CreateNode(ctx, &node.Node{Name: "late", Driver: "x"}); !errors.Is(err, ErrLost) {
+		t.Fatalf("a write of one that was taken for dead = %v, want ErrLost", err)
+	}
+	if open := query(`SELECT COUNT(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND state LIKE 'idle in transaction%'`); open != "0" {
+		t.Errorf("%s of its transactions are open, for which the other conductor waits", open)
+	}
+	if err := both[0].CreateNode(ctx, &node.Node{Name: "next", Driver: "x"}); err != nil {
+		t.Errorf("a write of the other conductor = %v", err)
 	}
 }
 

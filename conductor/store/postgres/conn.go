@@ -79,6 +79,17 @@ func (c *Conn) tell(err error) error {
 	return err
 }
 
+// undo ends a transaction in which nothing was done, if there is one. A connection on which that fails is closed.
+func (c *Conn) undo(ctx context.Context) {
+	conn := c.PGX().PgConn()
+	if conn.IsClosed() || conn.TxStatus() == 'I' {
+		return
+	}
+	if _, err := conn.Exec(ctx, `ROLLBACK`).ReadAll(); err != nil {
+		_ = conn.Close(ctx)
+	}
+}
+
 func (c *Conn) text(query string) string {
 	text, ok := c.texts[query]
 	if !ok {

@@ -568,16 +568,22 @@ const begin = `BEGIN; SELECT pg_advisory_xact_lock(%d);
 	Gone + `'`
 
 // Begin begins a transaction that writes, on a connection of Open, and returns its ID for Committed. It waits for
-// those of other conductors. It asks once: another round to the server would cost as much as a small write.
+// those of other conductors. It asks once: another round to the server would cost as much as a small write. With an
+// error no transaction is left open, for which the others would wait.
 func (h *Hold) Begin(ctx context.Context, c *sql.Conn) (id string, err error) {
 	if err := h.Err(); err != nil {
 		return "", err
 	}
-	err = c.Raw(func(c any) error {
+	err = c.Raw(func(c any) (err error) {
 		conn, ok := c.(*Conn)
 		if !ok {
 			return fmt.Errorf("a connection is %T", c)
 		}
+		defer func() {
+			if err != nil {
+				conn.undo(ctx)
+			}
+		}()
 		res, err := conn.PGX().PgConn().Exec(ctx, fmt.Sprintf(begin, int64(writeLock), h.epoch.Load())).ReadAll()
 		if Code(err) == canceled { // it waited for a writer that stands still, until that one is taken for dead
 			return fmt.Errorf("%w: another writer keeps it: %w", ErrAway, err)

@@ -364,13 +364,15 @@ func exec(ctx context.Context, t *testing.T, c *sql.Conn, query string, args ...
 	}
 }
 
-// TestSettings: what is confirmed is on the server's disk even if its administrator has switched that off; statements
-// and locks end.
+// TestSettings: what is confirmed is on the server's disk even if its administrator has switched that off, and
+// transactions are isolated as the store needs it; statements and locks end.
 func TestSettings(t *testing.T) {
 	cluster := pgserver.Shared(t)
 	name, url := cluster.Database(t)
-	if _, err := cluster.Query(t.Context(), name, "ALTER DATABASE "+name+" SET synchronous_commit = off"); err != nil {
-		t.Fatal(err)
+	for _, setting := range []string{"synchronous_commit = off", "default_transaction_isolation = 'serializable'"} {
+		if _, err := cluster.Query(t.Context(), name, "ALTER DATABASE "+name+" SET "+setting); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s, err := Parse(url, pgserver.Password)
 	if err != nil {
@@ -379,7 +381,8 @@ func TestSettings(t *testing.T) {
 	db := s.Open(1500*time.Millisecond, nil, nil)
 	defer db.Close()
 	for name, want := range map[string]string{"synchronous_commit": "on", "statement_timeout": "1500ms",
-		"lock_timeout": "20s", "application_name": "ingotd"} {
+		"lock_timeout": "20s", "application_name": "ingotd", "default_transaction_isolation": "read committed",
+		"transaction_isolation": "read committed"} {
 		var got string
 		if err := db.QueryRowContext(t.Context(), `SELECT current_setting(?)`, name).Scan(&got); err != nil ||
 			got != want {

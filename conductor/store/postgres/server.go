@@ -102,8 +102,9 @@ func (s *Server) Database() string { return s.config.Database }
 
 // session makes the settings of every connection. The server forgets a conductor that vanished within half a minute,
 // and one that froze in a transaction, for which the others wait, in a few seconds. A confirmed change is on its disk,
-// whatever its administrator has set.
+// and a transaction that has waited for its turn sees what was written until then, whatever its administrator has set.
 const session = `SET statement_timeout = '%s'; SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '6s';
+	SET default_transaction_isolation = 'read committed';
 	SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
 	SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`
 
