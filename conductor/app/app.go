@@ -234,7 +234,10 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	if inNeutron.Service != nil {
 		configured["neutron"] = inNeutron
 	}
-	nets, behind := networkPlugs(types, configured, cabling{st}.detach), plugs(types, machines, bmcs)
+	ask := func(ctx context.Context, id string, f func(context.Context, *node.Node, power.Driver) error) error {
+		return en.WithController(ctx, id, f)
+	}
+	nets, behind := networkPlugs(types, configured, cabling{st}.detach), plugs(types, machines, bmcs, ask)
 	toAgents := new(agentLink)
 	ec := engineConfig(cfg, addr, ramdisk)
 	if ec.PhoneHomeKey, err = ca.PhoneHomeKey(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	hardwarefake "github.com/ingot-metal/ingot/conductor/hardware/fake"
+	hardwareipmi "github.com/ingot-metal/ingot/conductor/hardware/ipmi"
 	"github.com/ingot-metal/ingot/conductor/hardware/openstack"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	poweragent "github.com/ingot-metal/ingot/conductor/hardware/power/agent"
@@ -147,9 +148,12 @@ func hardwareTypes(c config.Config) (*driver.Table, error) {
 }
 
 // plugs returns the implementations of nodes' interfaces other than power and network.
-func plugs(types *driver.Table, machines *fake.Machines, services hardwareServices) *hardware.Set {
+func plugs(types *driver.Table, machines *fake.Machines, services hardwareServices,
+	ask hardwareipmi.Ask) *hardware.Set {
 	all := hardwarefake.New(machines, nil).Plugs()
 	all["raid"]["agent"] = hardware.GenericRAID{}
+	all["management"]["ipmitool"] = hardwareipmi.NewManagement(ask)
+	all["vendor"]["ipmitool"] = hardwareipmi.NewVendor(ask)
 	management := redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
 	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
 	all["bios"]["redfish"], all["vendor"]["redfish"] = redfish.NewBIOS(management), vendor.New(management)

@@ -12,7 +12,7 @@ import (
 
 // A node of fake hardware has everything, one whose controller speaks IPMI no console.
 func TestWhatIsBehindNodes(t *testing.T) {
-	set := plugs(driver.All(), new(fake.Machines), testServices(t))
+	set := plugs(driver.All(), new(fake.Machines), testServices(t), nil)
 	faked, real := &node.Node{UUID: "1", Driver: "fake-hardware"}, &node.Node{UUID: "2", Driver: "ipmi"}
 	if _, err := set.Console(faked).Info(t.Context(), faked); err != nil {
 		t.Errorf("console of a fake: %v", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/ipmi"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/test/kit/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
@@ -124,7 +125,7 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 	machines := new(fake.Machines)
 	d := drivers{powerDrivers(machines, new(agentLink), testServices(t)), driver.All(), nil}
 	d.log = logger(config.Default(), t.Output()).Part("controllers")
-	set := plugs(driver.All(), machines, testServices(t))
+	set := plugs(driver.All(), machines, testServices(t), nil)
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)
 		for _, iface := range typ.Enabled("power") {
@@ -173,7 +174,16 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 // TestFeaturesAreReal: what stands behind an interface can do what the table of interfaces says, and nothing else of
 // it.
 func TestFeaturesAreReal(t *testing.T) {
-	set := plugs(driver.All(), new(fake.Machines), testServices(t))
+	service := redfish.StartBoth(t, redfish.Personality(t, "generic"))
+	ask := func(ctx context.Context, _ string, f func(context.Context, *node.Node, power.Driver) error) error {
+		d, err := ipmi.Open(service.IPMI, nil)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return f(ctx, nil, d)
+	}
+	set := plugs(driver.All(), new(fake.Machines), testServices(t), ask)
 	calls := map[string]struct {
 		kind string
 		call func(n *node.Node) error
@@ -213,7 +223,6 @@ func TestFeaturesAreReal(t *testing.T) {
 				return err
 			}},
 	}
-	service := redfish.Start(t, redfish.Personality(t, "generic"))
 	service.Machine.Start()
 	service.BMC.SetBoot(bmc.Boot{UEFI: true}, false)
 	tried := 0

@@ -77,9 +77,9 @@ func (e *Engine) driverOf(ctx context.Context, ident string) (*node.Node, power.
 	return n, d, err
 }
 
-// withDriver calls a node's controller on behalf of a client, who waits in line like all others. Errors of nodes that
-// are not this conductor's are *ElsewhereError.
-func (e *Engine) withDriver(ctx context.Context, ident string,
+// WithController calls a node's controller on behalf of a client, who waits in line like all others. Errors of nodes
+// that are not this conductor's are *ElsewhereError.
+func (e *Engine) WithController(ctx context.Context, ident string,
 	f func(context.Context, *node.Node, power.Driver) error) error {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
@@ -111,7 +111,7 @@ func (e *Engine) withDriver(ctx context.Context, ident string,
 
 // BootDevice reads the machine's next boot device.
 func (e *Engine) BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error) {
-	err = e.withDriver(ctx, ident, func(ctx context.Context, _ *node.Node, d power.Driver) error {
+	err = e.WithController(ctx, ident, func(ctx context.Context, _ *node.Node, d power.Driver) error {
 		b, err := d.Boot(ctx)
 		device, persistent = string(b.Device), b.Persistent
 		return err
@@ -135,7 +135,7 @@ func (e *Engine) BootDevices(ctx context.Context, ident string) ([]string, error
 // SetBootDevice sets the machine's boot device for the next boot, or from now on.
 func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persistent bool, user string) error {
 	var id string
-	err := e.withDriver(ctx, ident, func(ctx context.Context, n *node.Node, d power.Driver) error {
+	err := e.WithController(ctx, ident, func(ctx context.Context, n *node.Node, d power.Driver) error {
 		id = n.UUID
 		if n.Provision.IsWorking() {
 			return e.locked(n, "it is in state "+string(n.Provision))

@@ -150,6 +150,7 @@ var may = map[string][]string{
 	"conductor/hardware/power/...":       {"conductor/guard/limit", "conductor/hardware/power"},
 	"conductor/hardware/redfish": {"conductor/hardware", "conductor/hardware/power",
 		"conductor/hardware/redfish/...", "conductor/node"},
+	"conductor/hardware/ipmi": {"conductor/hardware", "conductor/hardware/power", "conductor/node"},
 	"conductor/hardware/openstack": {"conductor/guard/clean", "conductor/guard/oscloud", "conductor/hardware",
 		"conductor/hardware/power", "conductor/hardware/redfish/inventory", "conductor/node"},
 	"conductor/hardware/redfish/controller": {"conductor/guard/dial", "conductor/guard/limit",

@@ -132,7 +132,7 @@ var types = []*Type{
 	{
 		Name: "ipmi", Description: "Servers whose controller speaks IPMI 2.0 over the network.",
 		Interfaces: map[string][]string{
-			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"},
+			"vendor": {"ipmitool", "no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"},
 			"deploy": deploys, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
 			"inspect": {"agent", "no-inspect"},
 			"boot":    netboots, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"},

@@ -112,6 +112,25 @@ func (c *checked) Vendor(ctx context.Context) (name string, err error) {
 	return name, err
 }
 
+func (c *checked) InjectNMI(ctx context.Context) error {
+	return c.command(ctx, "send NMI", Commander.InjectNMI)
+}
+
+func (c *checked) ResetController(ctx context.Context, warm bool) error {
+	return c.command(ctx, "restart controller",
+		func(d Commander, ctx context.Context) error { return d.ResetController(ctx, warm) })
+}
+
+func (c *checked) Raw(ctx context.Context, netFn, command byte, data []byte) error {
+	return c.command(ctx, "send command",
+		func(d Commander, ctx context.Context) error { return d.Raw(ctx, netFn, command, data) })
+}
+
+func (c *checked) command(ctx context.Context, name string, f func(Commander, context.Context) error) error {
+	d, ok := c.Driver.(Commander)
+	return c.callIf(ctx, ok, name, func(ctx context.Context) error { return f(d, ctx) })
+}
+
 // Console and WatchConsole go on for as long as their caller wants: their time says nothing.
 func (c *checked) Console(ctx context.Context, in io.Reader, out io.Writer) error {
 	d, ok := c.Driver.(Console)

@@ -33,6 +33,9 @@ func (f full) WatchConsole(context.Context, io.Writer) error        { *f.calls++
 func (f full) Console(context.Context, io.Reader, io.Writer) error  { *f.calls++; return nil }
 func (f full) InsertMedia(context.Context, BootImage) (bool, error) { *f.calls++; return true, nil }
 func (f full) EjectMedia(context.Context) error                     { *f.calls++; return nil }
+func (f full) InjectNMI(context.Context) error                      { *f.calls++; return nil }
+func (f full) ResetController(context.Context, bool) error          { *f.calls++; return nil }
+func (f full) Raw(context.Context, byte, byte, []byte) error        { *f.calls++; return nil }
 
 // TestCheckedAsksFirst: no call of a checked driver reaches its controller without a check, whichever call it is.
 func TestCheckedAsksFirst(t *testing.T) {
@@ -84,7 +87,8 @@ func TestAs(t *testing.T) {
 		_, console := As[ConsoleWatcher](d)
 		_, media := As[MediaDriver](d)
 		_, works := As[Console](d)
-		return []bool{rows, password, vendor, console, works, media, RowsOf(d) != nil}
+		_, commands := As[Commander](d)
+		return []bool{rows, password, vendor, console, works, media, commands, RowsOf(d) != nil}
 	}
 	for _, d := range []Driver{plain{calls: &calls}, full{plain{calls: &calls}}} {
 		if got, want := has(Checked(d, ok, nil)), has(d); !reflect.DeepEqual(got, want) {

@@ -122,6 +122,18 @@ type Console interface {
 	Console(ctx context.Context, in io.Reader, out io.Writer) error
 }
 
+// Commander is a Driver whose controller takes the rest of IPMI's commands. What was sent and not answered may have
+// been done; it is not sent in a second session.
+type Commander interface {
+	// InjectNMI sends a non-maskable interrupt to a machine that is on.
+	InjectNMI(ctx context.Context) error
+	// ResetController restarts the controller; a warm restart leaves more as it is, and what that is is the
+	// controller's. It ends when the controller took it, or does not answer it any more.
+	ResetController(ctx context.Context, warm bool) error
+	// Raw sends a command that the caller answers for; an answer with a completion code other than 0 is an error.
+	Raw(ctx context.Context, netFn, command byte, data []byte) error
+}
+
 // BootImage is where a controller reads an image.
 type BootImage struct {
 	Address string

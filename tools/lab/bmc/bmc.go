@@ -128,6 +128,8 @@ type BMC struct {
 	uefi    bool   // the firmware's own boot mode, without flags
 	http    bool   // PXE means HTTP
 	address string // of Boot.Address
+
+	restarts []string // also of flagsMu
 }
 
 // Start makes a controller that answers on conn until Close. It takes conn over. Without conn it has no IPMI over the

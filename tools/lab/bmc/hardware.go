@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
+	command "github.com/bougou/go-ipmi/pkg/command/chassis"
 	"github.com/bougou/go-ipmi/pkg/hal"
 	"github.com/bougou/go-ipmi/pkg/handlers"
 	"github.com/bougou/go-ipmi/pkg/types"
@@ -131,6 +133,13 @@ type consoleConn struct{ Console }
 
 func (consoleConn) SendBreak(context.Context) error { return hal.ErrNotSupported }
 
+// Restarts are the restarts of the controller that were asked for: "warm", "cold".
+func (b *BMC) Restarts() []string {
+	b.flagsMu.Lock()
+	defer b.flagsMu.Unlock()
+	return slices.Clone(b.restarts)
+}
+
 // registry adds to go-ipmi's commands what it lacks or does otherwise than a controller should.
 func (b *BMC) registry() *handlers.Registry {
 	reg := handlers.NewRegistry()
@@ -143,9 +152,30 @@ func (b *BMC) registry() *handlers.Registry {
 	}
 	guid := b.state.GUID
 	reg.RegisterFunc(types.CommandGetSystemGUID, ok(guid[:]...))
-	// go-ipmi resets the machine here. These commands are for the controller itself, which has nothing to reset.
-	reg.RegisterFunc(types.CommandColdReset, ok())
-	reg.RegisterFunc(types.CommandWarmReset, ok())
+	// go-ipmi resets the machine here. These commands are for the controller itself, which only counts them.
+	restart := func(how string) func(context.Context, *handlers.HandlerContext,
+		[]byte) ([]byte, types.CompletionCode, error) {
+		return func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
+			b.flagsMu.Lock()
+			defer b.flagsMu.Unlock()
+			b.restarts = append(b.restarts, how)
+			return nil, types.CodeOK, nil
+		}
+	}
+	reg.RegisterFunc(types.CommandColdReset, restart("cold"))
+	reg.RegisterFunc(types.CommandWarmReset, restart("warm"))
+	own := handlers.NewRegistry()
+	handlers.RegisterAllHandlers(own)
+	control := types.CommandChassisControl
+	reg.RegisterFunc(control, func(ctx context.Context, h *handlers.HandlerContext,
+		request []byte) ([]byte, types.CompletionCode, error) {
+		if len(request) == 0 || request[0] != byte(command.ChassisControlDiagnosticInterrupt) { // which go-ipmi lacks
+			return own.Dispatch(ctx, h, uint8(control.NetFn), control.ID, request)
+		}
+		code := types.CodeOK
+		errors.As(chassis{b}.act(NMI), &code)
+		return nil, code, nil
+	})
 	// Linux's ipmi_si asks for these when it finds the controller and complains when they fail.
 	reg.RegisterFunc(types.CommandGetBMCGlobalEnables, ok(0x00))
 	reg.RegisterFunc(types.CommandSetBMCGlobalEnables, ok())

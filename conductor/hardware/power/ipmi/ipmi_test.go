@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -210,6 +211,63 @@ func TestNoSuchHost(t *testing.T) {
 	_, err := open(t, power.Info{"ipmi_address": "bmc.invalid"}).Power(ctx)
 	if power.KindOf(err) != power.Unreachable {
 		t.Errorf("Power: %v, want kind %q", err, power.Unreachable)
+	}
+}
+
+// TestCommands: interrupts, restarts of the controller and raw commands reach it, each once, and what it declines is an
+// error that does not repeat what was sent.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	b, m, info := controller(t)
+	d, ok := power.As[power.Commander](power.Checked(open(t, info), func() error { return nil }, nil))
+	if !ok {
+		t.Fatal("the driver takes no commands")
+	}
+	if err := d.InjectNMI(t.Context()); power.KindOf(err) != power.Refused {
+		t.Errorf("interrupt of a machine that is off: %v", err)
+	}
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.InjectNMI(t.Context()); err != nil || m.NMIs() != 1 {
+		t.Errorf("interrupt: %v, %d came", err, m.NMIs())
+	}
+	boots := len(m.Boots())
+	for _, warm := range []bool{true, false} {
+		if err := d.ResetController(t.Context(), warm); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := b.Restarts(); !slices.Equal(got, []string{"warm", "cold"}) || !m.On() || len(m.Boots()) != boots {
+		t.Errorf("restarts of the controller: %v, and of the machine: %d", got, len(m.Boots())-boots)
+	}
+	if err := d.Raw(t.Context(), 0x00, 0x02, []byte{0x00}); err != nil || m.On() { // chassis control: power down
+		t.Errorf("raw command: %v; the machine is on: %v", err, m.On())
+	}
+	err := d.Raw(t.Context(), 0x30, 0x71, []byte("passw0rd"))
+	if power.KindOf(err) != power.Unsupported || strings.Contains(err.Error(), "passw0rd") ||
+		strings.Contains(strings.ToLower(err.Error()), "70617373") {
+		t.Errorf("a command that it does not know: %v", err)
+	}
+}
+
+// TestRestartWithoutAnAnswer: a controller that is silent after it was told to restart does that; one that could not
+// be told does not.
+func TestRestartWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	b, _, info := controller(t)
+	d, _ := power.As[power.Commander](open(t, info))
+	if _, err := d.(power.Driver).Power(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.SetFaults(bmc.Faults{Silent: true})
+	if err := d.ResetController(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := d.ResetController(ctx, false); power.KindOf(err) != power.Unreachable {
+		t.Errorf("a controller without a session: %v", err)
 	}
 }
 
