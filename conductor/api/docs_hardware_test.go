@@ -68,7 +68,7 @@ func quirkTable() string {
 			firmware += " before " + r.Before
 		}
 		if r.Product != "" {
-			product = "`" + r.Product + "`"
+			product = "`" + strings.ReplaceAll(r.Product, "|", `\|`) + "`" // else it would be two columns
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | `%s` |\n", r.Name, r.Vendor, product,
 			strings.TrimSpace(firmware), r.Does, r.Source, r.Test)

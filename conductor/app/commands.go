@@ -23,7 +23,7 @@ type command struct {
 // commands is the list of them. `ingotd COMMAND --help` shows the flags of each.
 func commands() []command {
 	return []command{
-		{"setup", "[--interface NAME|none] [--dhcp server|proxy|off] [--auth http_basic|none] [--yes] [--force] ...",
+		{"setup", "[--interface NAME|none] [--dhcp server|proxy|off] [--auth http_basic|keystone|none] [--yes] [--force] ...",
 			"make the configuration of a new conductor: ask, propose what fits what is found here, and check it", setUp},
 		{"dev", "[--auth none|http_basic|keystone] [--listen HOST:PORT]",
 			"serve fake machines from a temporary folder, to try clients out", dev},

@@ -69,7 +69,7 @@ func openstackSettings(g *Glance, n *Neutron, p *Placement, o *OpenStack) []sett
 		{"provisioning", "during a deployment", &n.ProvisioningNetwork, &n.ProvisioningGroups},
 		{"cleaning", "while it is cleaned", &n.CleaningNetwork, &n.CleaningGroups},
 		{"inspection", "while it is inspected", &n.InspectionNetwork, &n.InspectionGroups},
-		{"rescuing", "in rescue", &n.RescuingNetwork, &n.RescuingGroups},
+		{"rescuing", "while it is in rescue", &n.RescuingNetwork, &n.RescuingGroups},
 	} {
 		key := p.name + "_network"
 		all = append(all,

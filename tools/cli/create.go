@@ -57,7 +57,8 @@ same list can be given again, also a longer one.`,
 		opt("uuid", &n.UUID, "UUID (default: a new one)"),
 		opt("boot-interface", &n.BootIf, "ipxe, redfish-virtual-media, ... (default: the type's)").freeText(),
 		opt("network-data", &networkData, "file with network_data.json: addresses of the agent without DHCP"),
-		opt("network-interface", &n.NetworkIf, "noop or flat (default: the type's)", "noop", "flat"),
+		opt("network-interface", &n.NetworkIf, "noop, flat, switch or neutron (default: the type's)", "noop", "flat",
+			"switch", "neutron"),
 	}, func(ctx context.Context, c *client.Client, args []string) (err error) {
 		if len(args) == 1 {
 			n.Name = args[0]
