@@ -3,7 +3,7 @@
 // A URL or an address from a user must not make the conductor reach services that only it can reach: those on its own
 // host, the metadata service of a cloud, its links. The address is checked when the connection is made, after names
 // were resolved, so that neither a redirect nor a name that resolves differently the second time avoids the check.
-// Addresses that an administrator configures (Keystone, controllers of machines) do not go through here.
+// Addresses that an administrator configures (Keystone, Glance), and controllers with IPMI, do not go through here.
 package dial
 
 import (

@@ -1,5 +1,5 @@
-// Package redfish has the interfaces of hardware type redfish: power and boot device (Driver, a power.Driver), boot
-// mode, Secure Boot and NMI (Management).
+// Package redfish has the interfaces of hardware types redfish and idrac: power and boot device (Driver, a
+// power.Driver), management with virtual media and health, inspection, BIOS settings, RAID and firmware.
 //
 // One Driver is one machine; its controller, with session and connections, is shared (package controller). What some
 // vendors' controllers do otherwise is in the table of package quirk, which is asked here and nowhere decided anew.
