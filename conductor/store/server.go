@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -40,8 +39,8 @@ func openServer(ctx context.Context, o Options) (*Store, error) {
 		Taken: s.fault.lose, Heard: s.heard}); err != nil {
 		return nil, err
 	}
-	open := func() *sql.DB { return server.Open(statementTime, s.fault.notice, s.meter.Statement) }
-	s.w, s.r = open(), open()
+	s.w = server.Open(statementTime, s.fault.notice, s.meter.Statement)
+	s.r = server.OpenReaders(statementTime, s.fault.notice, s.meter.Statement)
 	s.w.SetMaxOpenConns(1)
 	s.r.SetMaxOpenConns(serverReaders)
 	s.r.SetMaxIdleConns(serverReaders)

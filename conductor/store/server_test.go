@@ -312,6 +312,7 @@ const (
 	swallows // it cuts the connection after the server has got it
 	vanishes // and no connection is made any more
 	silent
+	frozen // nothing passes, and connections stay open
 )
 
 func newProxy(t *testing.T, to string) *proxy {
@@ -339,6 +340,15 @@ func newProxy(t *testing.T, to string) *proxy {
 	return p
 }
 
+// through has a store reach its server by a proxy.
+func through(t *testing.T, o *Options) *proxy {
+	t.Helper()
+	host := fmt.Sprint("127.0.0.1:", pgserver.Shared(t).Port)
+	p := newProxy(t, host)
+	o.URL = strings.Replace(o.URL, host, p.Addr().String(), 1)
+	return p
+}
+
 func (p *proxy) serve(c net.Conn) {
 	defer c.Close()
 	up, err := net.Dial("tcp", p.to)
@@ -357,6 +367,9 @@ func (p *proxy) serve(c net.Conn) {
 				c.Close()
 				return
 			}
+			for p.mode.Load() == frozen {
+				time.Sleep(10 * time.Millisecond)
+			}
 			if _, err := c.Write(buf[:n]); err != nil {
 				return
 			}
@@ -369,6 +382,9 @@ func (p *proxy) serve(c net.Conn) {
 			break
 		}
 		mode := p.mode.Load()
+		for ; mode == frozen; mode = p.mode.Load() {
+			time.Sleep(10 * time.Millisecond)
+		}
 		if mode != passes && bytes.Contains(buf[:n], []byte("COMMIT\x00")) {
 			cut.Store(true)
 			next := int32(passes)
@@ -401,9 +417,7 @@ func TestLostAnswerOfCommit(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			o := ServerOptions(t)
 			straight := o.URL
-			host := fmt.Sprint("127.0.0.1:", pgserver.Shared(t).Port)
-			p := newProxy(t, host)
-			o.URL = strings.Replace(o.URL, host, p.Addr().String(), 1)
+			p := through(t, &o)
 			o.Alone = true
 			s := openTest(t, o)
 			s.outcomeTime = time.Second
@@ -439,6 +453,45 @@ func TestLostAnswerOfCommit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestServerStandsStill: reads that wait for a server which stands still, or is cut off without a word, end when the
+// store has noticed, and later ones at once. When the server goes on, so do they.
+func TestServerStandsStill(t *testing.T) {
+	o := ServerOptions(t)
+	p := through(t, &o)
+	o.Name = "c1"
+	s := openTest(t, o)
+	n := &node.Node{Name: "n", Driver: "x"}
+	if err := s.CreateNode(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	p.mode.Store(frozen)
+	defer p.mode.Store(passes)
+	const readers = 3 * serverReaders // most of which wait for a connection
+	got := make(chan error, readers)
+	for range readers {
+		go func() {
+			_, err := s.Node(t.Context(), n.UUID)
+			got <- err
+		}()
+	}
+	late := time.After(time.Minute)
+	for range readers {
+		select {
+		case err := <-got:
+			if !errors.Is(err, ErrCut) {
+				t.Errorf("a read = %v, want ErrCut", err)
+			}
+		case <-late:
+			t.Fatal("reads wait on, and the store knows: ", s.Away())
+		}
+	}
+	p.mode.Store(passes)
+	eventually(t, "reads go on", func() bool {
+		_, err := s.Node(t.Context(), n.UUID)
+		return err == nil
+	})
 }
 
 // TestZeroInTexts: documents keep U+0000 on both databases; a text that is searched is refused by PostgreSQL's store,

@@ -3,12 +3,14 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,10 +28,14 @@ type connector struct {
 	driver.Connector
 	failed func(error)
 	ran    func(query string, took time.Duration)
+	reads  *reads // nil: not among them
 }
 
 // Connect implements driver.Connector.
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	if err := c.reads.err(); err != nil {
+		return nil, err
+	}
 	made, err := c.Connector.Connect(ctx)
 	if err != nil {
 		c.failed(err)
@@ -42,7 +48,65 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("a connection is %T", made), made.Close())
 	}
-	return &Conn{inner: sc, texts: map[string]string{}, failed: c.failed, ran: c.ran}, nil
+	conn := &Conn{inner: sc, texts: map[string]string{}, failed: c.failed, ran: c.ran, reads: c.reads}
+	if err := c.reads.add(conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// reads are the connections for reading. They are cut while the server says nothing. All methods can be called of nil.
+type reads struct {
+	mu     sync.Mutex
+	open   map[*Conn]bool
+	silent error
+}
+
+// err is why none is opened now.
+func (r *reads) err() error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.silent
+}
+
+func (r *reads) add(c *Conn) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open == nil {
+		r.open = map[*Conn]bool{}
+	}
+	r.open[c] = true
+	return r.silent
+}
+
+func (r *reads) remove(c *Conn) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, c)
+}
+
+// heard takes what became of an attempt to reach the server: with a time-out all connections are cut, and none is
+// opened until it has answered, if only by a refusal.
+func (r *reads) heard(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !silent(err) {
+		r.silent = nil
+		return
+	}
+	r.silent = unconnected{err}
+	for c := range r.open {
+		c.cut()
+	}
 }
 
 // unconnected is an ErrCut in the words of its cause: to a reader, a connection that can't be opened is the same as one
@@ -59,6 +123,7 @@ type Conn struct {
 	texts  map[string]string // statements as PostgreSQL reads them
 	failed func(error)
 	ran    func(query string, took time.Duration)
+	reads  *reads
 }
 
 // maxTexts is how many statements are remembered; lists with filters make ever more of them.
@@ -210,7 +275,19 @@ func (c *Conn) IsValid() bool { return !c.inner.Conn().IsClosed() }
 func (c *Conn) Ping(ctx context.Context) error { return c.inner.Ping(ctx) }
 
 // Close implements driver.Conn.
-func (c *Conn) Close() error { return c.inner.Close() }
+func (c *Conn) Close() error {
+	c.reads.remove(c)
+	return c.inner.Close()
+}
+
+// cut ends whatever the connection waits for. It can be called while the connection is used.
+func (c *Conn) cut() {
+	below := c.PGX().PgConn().Conn()
+	if t, ok := below.(*tls.Conn); ok { // whose Close would send something
+		below = t.NetConn()
+	}
+	_ = below.Close()
+}
 
 // Statement is one without a result. What begins its error.
 type Statement struct {

@@ -367,6 +367,7 @@ func (h *Hold) watch(ctx context.Context) {
 			return
 		}
 		h.away.Store(&err)
+		h.server.reads.heard(err)
 		h.Log.Error("the connection to the database is lost: writes are refused until it is back", "database",
 			h.server.String(), "err", err)
 		_ = h.conn.Close(ctx) // it is broken
@@ -377,6 +378,7 @@ func (h *Hold) watch(ctx context.Context) {
 			case <-time.After(retry):
 			}
 			back, err := h.again(ctx)
+			h.server.reads.heard(err)
 			if errors.Is(err, ErrTaken) {
 				h.Taken(err)
 				return

@@ -34,6 +34,7 @@ const oldest = 15
 type Server struct {
 	config *pgx.ConnConfig
 	name   string
+	reads  reads
 }
 
 // Parse reads the address of a database, postgres://USER@HOST:PORT/DATABASE, with the parameters of libpq after a "?".
@@ -119,6 +120,16 @@ func settings(timeout time.Duration) func(ctx context.Context, c *pgx.Conn) erro
 // Open returns connections to the database. A statement may take timeout, zero is any time. failed, unless nil, is
 // called with every error of a statement, and ran, unless nil, after each with its text.
 func (s *Server) Open(timeout time.Duration, failed func(error), ran func(string, time.Duration)) *sql.DB {
+	return s.open(timeout, failed, ran, nil)
+}
+
+// OpenReaders is Open for connections that are cut when the Hold hears nothing from the server any more: a statement
+// that has no end of its own would wait for as long as the kernel sends its packets again, or without end.
+func (s *Server) OpenReaders(timeout time.Duration, failed func(error), ran func(string, time.Duration)) *sql.DB {
+	return s.open(timeout, failed, ran, &s.reads)
+}
+
+func (s *Server) open(timeout time.Duration, failed func(error), ran func(string, time.Duration), r *reads) *sql.DB {
 	if failed == nil {
 		failed = func(error) {}
 	}
@@ -126,7 +137,7 @@ func (s *Server) Open(timeout time.Duration, failed func(error), ran func(string
 		ran = func(string, time.Duration) {}
 	}
 	c := stdlib.GetConnector(*s.config, stdlib.OptionAfterConnect(settings(timeout)))
-	return sql.OpenDB(connector{c, failed, ran})
+	return sql.OpenDB(connector{c, failed, ran, r})
 }
 
 // connect makes a connection of its own, and refuses a server that can't be used.
@@ -212,6 +223,14 @@ func (s *Server) unpooled(ctx context.Context, c *pgx.Conn) (err error) {
 	return nil
 }
 
+var errSilent = errors.New("does not answer")
+
+// silent reports whether an error says that nothing came from the server in time.
+func silent(err error) bool {
+	var e net.Error
+	return errors.Is(err, errSilent) || errors.As(err, &e) && e.Timeout()
+}
+
 // refusal says why the server can't be used.
 func (s *Server) refusal(err error) error {
 	var e *pgconn.PgError
@@ -239,7 +258,7 @@ func (s *Server) refusal(err error) error {
 		return fmt.Errorf("%s can't be reached (%w): see whether it runs, and store.url", s, op.Err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s does not answer: see whether it runs, and store.url", s)
+		return fmt.Errorf("%s %w: see whether it runs, and store.url", s, errSilent)
 	}
 	cause := err // the outer errors hold the user's name and the address, which s says already
 	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
