@@ -174,7 +174,8 @@ func (c *Conductors) Turns(on Segment) func(key string) int { return Turns(c.All
 func Turns(among []Conductor, self string, on Segment) func(key string) int {
 	var newest time.Time
 	for _, m := range among {
-		if m.LastBeat.After(newest) {
+		// That of one that is gone may be of before the database's clock was set back.
+		if m.Alive && m.LastBeat.After(newest) {
 			newest = m.LastBeat
 		}
 	}

@@ -2,6 +2,7 @@ package member
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"testing"
@@ -175,6 +176,13 @@ func TestTurns(t *testing.T) {
 			if len(got) != 2 || got[0] == "" || got[1] == "" || was[0] != "c2" && got[0] != was[0] {
 				t.Errorf("%s: the order for %s is %v, and was %v", name, mac(i), got, was)
 			}
+		}
+	}
+	// The database's clock was set back when one was gone already.
+	late := append(slices.Clone(all), Conductor{Name: "c4", About: About{Boot: &on}, LastBeat: beat.Add(time.Hour)})
+	for i := range 100 {
+		if was, got := order(all, mac(i)), order(late, mac(i)); !maps.Equal(got, was) {
+			t.Errorf("beside one that is gone the order for %s is %v, and was %v", mac(i), got, was)
 		}
 	}
 	all[0].Draining = true
