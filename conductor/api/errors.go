@@ -125,6 +125,13 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		e.RetryAfter = 5 * time.Second
 		return e
 	}
+	if errors.Is(err, store.ErrBusy) {
+		s.log.Warn("a request was not carried out because of another client of the database", "method", c.Request.Method, "path",
+			c.Request.URL.Path, "request", id, "err", err)
+		e := rest.Fault(http.StatusServiceUnavailable, "The server's database did not do what it was asked now, and nothing was changed. Try again.")
+		e.RetryAfter = 5 * time.Second
+		return e
+	}
 	if s.store.Fault() != nil {
 		s.log.Debug("a request failed on a database that is lost or damaged", "method", c.Request.Method, "path", c.Request.URL.Path,
 			"request", id, "err", err)

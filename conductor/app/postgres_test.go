@@ -19,10 +19,11 @@ import (
 )
 
 // TestOnPostgreSQL: ingotd on a database of PostgreSQL: killed and started again, with a second one beside it, while
-// the server restarts, and with the commands that need the database. The password is nowhere in its output.
+// the server restarts or is busy with others, and with the commands that need the database. The password is nowhere in
+// its output.
 func TestOnPostgreSQL(t *testing.T) {
 	c := pgserver.New(t)
-	_, url := c.Database(t)
+	name, url := c.Database(t)
 	secret := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte(pgserver.Password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -69,10 +70,47 @@ func TestOnPostgreSQL(t *testing.T) {
 		t.Errorf("doctor: %s", out)
 	}
 
+	const patch = `[{"op": "add", "path": "/description", "value": "x"}]`
+	const ended = `SELECT COUNT(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LOCK%' `
+	others := make(chan error, 1)
+	go func() {
+		_, err := c.Query(t.Context(), name, `LOCK TABLE nodes; SELECT pg_sleep(600)`)
+		others <- err
+	}()
+	ingotd.Wait(t, "another client has a lock", func() bool {
+		n, err := c.Query(t.Context(), name, `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'`)
+		return err == nil && n == "1"
+	})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		status, header, answer := ask("PATCH", "/v1/nodes/n", patch)
+		if status != 503 || header.Get("Retry-After") == "" || !strings.Contains(answer, "nothing was changed") {
+			t.Errorf("PATCH beside another client: %d, Retry-After %q, %s", status, header.Get("Retry-After"), answer)
+		}
+	}()
+	ingotd.Wait(t, "the request is answered", func() bool {
+		// An administrator ends what waits for the lock.
+		if _, err := c.Query(t.Context(), name, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+			WHERE wait_event_type = 'Lock'`); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-answered:
+			return true
+		default:
+			return false
+		}
+	})
+	if n, err := c.Query(t.Context(), name, ended); err != nil || n != "1" {
+		t.Errorf("%s other clients were ended, %v", n, err)
+	}
+	if err := <-others; err == nil {
+		t.Error("the other client was not ended")
+	}
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	const patch = `[{"op": "add", "path": "/description", "value": "x"}]`
 	for path, body := range map[string]string{"/v1/nodes/n": patch, "/v1/nodes": ""} {
 		method := map[bool]string{true: "PATCH", false: "GET"}[body != ""]
 		if status, header, answer := ask(method, path, body); status != 503 || header.Get("Retry-After") == "" {

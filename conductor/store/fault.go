@@ -32,6 +32,9 @@ var ErrAway = postgres.ErrAway
 // write.
 var ErrCut = postgres.ErrCut
 
+// ErrBusy means that the database's server did not carry out a statement for a reason that passes. Nothing was written.
+var ErrBusy = postgres.ErrBusy
+
 // ErrText means that a text has the character U+0000, which PostgreSQL can't keep.
 var ErrText = postgres.ErrText
 

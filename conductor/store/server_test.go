@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -117,6 +118,12 @@ func TestOtherDatabases(t *testing.T) {
 		t.Fatal(err)
 	}
 	refusedWith(t, o, "has schema 99, newer than", "Start the newer program again")
+	o = ServerOptions(t)
+	name, _, _ = strings.Cut(path.Base(o.URL), "?")
+	if _, err := c.Query(t.Context(), name, "ALTER DATABASE "+name+" SET default_transaction_read_only = on"); err != nil {
+		t.Fatal(err)
+	}
+	refusedWith(t, o, "may only be read (default_transaction_read_only is on)", "user ingot")
 }
 
 // TestOldServer: a server of another age is refused before it is asked anything.

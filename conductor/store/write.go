@@ -100,7 +100,7 @@ type queue struct {
 // op is one caller's write. Moving taken from false to true acquires it: a leader does so to run it or to make it lead,
 // the caller to give it up.
 type op struct {
-	run   func(tx *txn) error
+	run   func(tx *txn) error // more than once, if the first times are undone
 	by    node.Requester
 	asked bool // requested by a client right now
 	taken atomic.Bool
@@ -212,19 +212,31 @@ func (q *queue) close() {
 	}
 }
 
-// commit runs a group of writes in one transaction and sets their outcome after the journal is on disk.
+// tries is how often a write is run at most that meets transactions of other clients of the database.
+const tries = 4
+
+// commit runs a group of writes in one transaction and sets their outcome after the journal is on disk. Those that have
+// met another client's transaction, by which nothing of them is written, are run again.
 func (s *Store) commit(group []*op) {
 	s.meter.Group(len(group))
-	err := s.transact(group)
-	s.endNotes(err == nil)
-	for _, o := range group {
-		o.err = s.cut(cmp.Or(o.err, err))
-		switch {
-		case s.d.full(o.err):
-			o.err = fmt.Errorf("%w: %w", ErrFull, o.err)
-		case s.d.damaged(o.err):
-			o.err = fmt.Errorf("%w: %w", ErrDamaged, o.err)
+	for left := tries; len(group) > 0; left-- {
+		err := s.transact(group)
+		s.endNotes(err == nil)
+		var again []*op
+		for _, o := range group {
+			if o.err = cmp.Or(o.err, err); left > 1 && postgres.Collided(o.err) {
+				o.err, again = nil, append(again, o)
+				continue
+			}
+			o.err = s.cut(o.err)
+			switch {
+			case s.d.full(o.err):
+				o.err = fmt.Errorf("%w: %w", ErrFull, o.err)
+			case s.d.damaged(o.err):
+				o.err = fmt.Errorf("%w: %w", ErrDamaged, o.err)
+			}
 		}
+		group = again
 	}
 }
 

@@ -23,6 +23,11 @@ var ErrText = errors.New("a text holds the character U+0000, which PostgreSQL ca
 // ErrCut means that the connection to the server was cut while a statement was under way.
 var ErrCut = errors.New("the connection to PostgreSQL was cut")
 
+// ErrBusy means that the server did not carry out a statement for a reason that passes, which is not ingotd's: it
+// waited too long for another client of the database or was ended by its administrator, or the database may only be
+// read now. The transaction of a write has changed nothing.
+var ErrBusy = errors.New("PostgreSQL did not do what it was asked now")
+
 // connector makes connections that read the store's SQL.
 type connector struct {
 	driver.Connector
@@ -132,7 +137,7 @@ const maxTexts = 1000
 // PGX is the connection below.
 func (c *Conn) PGX() *pgx.Conn { return c.inner.Conn() }
 
-// tell reports an error to the connection's owner, and returns it: as an ErrCut where it says so.
+// tell reports an error to the connection's owner, and returns it: as an ErrCut or ErrBusy where it says so.
 func (c *Conn) tell(err error) error {
 	if err == nil || errors.Is(err, driver.ErrBadConn) {
 		return err
@@ -140,6 +145,9 @@ func (c *Conn) tell(err error) error {
 	c.failed(err)
 	if Cut(err) {
 		return fmt.Errorf("%w: %w", ErrCut, err)
+	}
+	if passing(err) {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
 }

@@ -167,15 +167,20 @@ func (s *Server) usable(ctx context.Context, c *pgx.Conn) error {
 	if n := leading(version); n < oldest {
 		return fmt.Errorf("%s is version %s, and ingotd needs %d or later: upgrade the server", s, version, oldest)
 	}
-	var standby bool
+	var standby, readOnly bool
 	var encoding string
-	if err := c.QueryRow(ctx, `SELECT pg_is_in_recovery(), current_setting('server_encoding')`).Scan(&standby,
-		&encoding); err != nil {
+	if err := c.QueryRow(ctx, `SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::bool,
+		current_setting('server_encoding')`).Scan(&standby, &readOnly, &encoding); err != nil {
 		return s.refusal(err)
 	}
 	if standby {
 		return fmt.Errorf(
 			"%s is a standby, which can't be written to: name the primary in store.url, or several hosts with target_session_attrs=read-write", s)
+	}
+	if readOnly {
+		return fmt.Errorf(
+			"%s may only be read (default_transaction_read_only is on): switch that off for the database and for user %s", s,
+			s.config.User)
 	}
 	if encoding != "UTF8" {
 		return fmt.Errorf("%s has encoding %s, and ingotd needs UTF8: create the database with ENCODING 'UTF8'", s,
@@ -278,6 +283,19 @@ func Code(err error) string {
 
 // Full reports whether an error says that the server's disk is full.
 func Full(err error) bool { return Code(err) == "53100" }
+
+// Collided reports whether an error says that the transaction met another one, and may succeed when it is run again.
+// Conductors' own can't: they take turns. Other clients of the database can meet them.
+func Collided(err error) bool {
+	code := Code(err)
+	return code == "40001" || code == "40P01" // serialization_failure, deadlock_detected
+}
+
+// passing reports whether an error is an ErrBusy.
+func passing(err error) bool {
+	code := Code(err)
+	return Collided(err) || code == lockTimeout || code == canceled || code == "25006" // read_only_sql_transaction
+}
 
 // Locked reports whether an error says that a lock was not had in time.
 func Locked(err error) bool { return Code(err) == lockTimeout }
