@@ -9,7 +9,7 @@
 //
 // The limits of power hold for the machines of a pool that are available and on, for whatever reason; those that are
 // used by an instance, or being cleaned or inspected, are not the pool's. A machine counts from before it is asked to
-// turn on until after it was seen off, so the limits hold at every moment and not just in the end.
+// turn on until its power was read as off, so the limits hold at every moment and not just in the end.
 //
 // One conductor at a time decides for all pools: the one that has the duty named Duty in the store.
 package pool
