@@ -338,6 +338,9 @@ func TestRedfish(t *testing.T) {
 	if status, err := ipmi(t, l, m).GetChassisStatus(t.Context()); err != nil || !status.PowerIsOn {
 		t.Errorf("IPMI: %v, %v", status, err)
 	}
+	if _, err := ipmi(t, l, m).ChassisControl(t.Context(), chassis.ChassisControlDiagnosticInterrupt); err != nil {
+		t.Errorf("NMI over IPMI: %v", err)
+	}
 	if out := ask(200, "GET", system+"/EthernetInterfaces/1", ""); !strings.Contains(out, m.MAC) {
 		t.Errorf("the network card: %s", out)
 	}
