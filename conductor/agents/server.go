@@ -108,9 +108,9 @@ type Server struct {
 	grpc, strange *grpc.Server
 	gate          *limit.Gate
 	logs          journal
-	swarms        *swarm.Registry // nil: agents are not introduced to each other
-	bundle        sync.Mutex      // one bundle is written at a time
-	swept         time.Time       // when bundles of deleted nodes were looked for; guarded by bundle
+	swarms        Introducer // nil: agents are not introduced to each other
+	bundle        sync.Mutex // one bundle is written at a time
+	swept         time.Time  // when bundles of deleted nodes were looked for; guarded by bundle
 
 	discovering sync.Mutex
 	discoveries budget // guarded by discovering
@@ -144,7 +144,9 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 		s.discoveries = budget{size: float64(d.LimitPerHour), every: time.Hour}
 	}
 	if cfg.Swarm != nil {
-		s.swarms = &swarm.Registry{}
+		if s.swarms = cfg.Swarm.Registry; s.swarms == nil {
+			s.swarms = &swarm.Registry{}
+		}
 	}
 	tlsConf, err := ca.ServerTLS(cfg.Names)
 	if err != nil {

@@ -16,9 +16,18 @@ import (
 type Swarm struct {
 	// UploadRate limits what each agent sends to others, in bytes per second; zero is no limit.
 	UploadRate uint64
+	// Registry introduces agents to each other; nil: one of this conductor alone.
+	Registry Introducer
 	// Network names the network that a node's machine is on: agents meet only those of the same one. Nil: there is only
 	// one.
 	Network func(ctx context.Context, nodeUUID string) (string, error)
+}
+
+// Introducer is a swarm.Registry or what takes its place.
+type Introducer interface {
+	Update(who swarm.Member, st swarm.State) (accused, barred []string)
+	Lost(node string)
+	News(node string) *swarm.News
 }
 
 // swarmPause is the least time between two messages about neighbours to one agent: all news in between become one
@@ -76,7 +85,7 @@ func (s *Server) swarmState(ss *session, st *agentv1.SwarmState) {
 			"neighbour", name)
 	}
 	for _, name := range barred {
-		ss.log.Error("a node sent wrong bytes of an image to several others and was taken out of their swarm: look at its memory and its disk", "neighbour", name)
+		ss.log.Error(swarm.Barred, "neighbour", name)
 	}
 }
 

@@ -45,6 +45,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/observe/shortage"
 	"github.com/ingot-metal/ingot/conductor/observe/spans"
 	"github.com/ingot-metal/ingot/conductor/observe/trace"
+	"github.com/ingot-metal/ingot/conductor/peer"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -272,9 +273,15 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	bodies := limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated))
 	st.Touched(en.Wake)
 	st.Moved(en.Rescan)
+	var between *peers // conductors
+	together := others
+	if o.URL == "" {
+		together = nil
+	}
+	meet, relay := swarmOf(cfg, st, together, func() *peers { return between }, lines.Part("swarms"))
 	ag, err := agents.New(st, en, ca, agents.Config{
 		Elsewhere: elsewhere(en, others), Others: agentsOf(others, cfg.Name()),
-		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()},
+		Dir: cfg.DataDir, Swarm: meet, Discovery: discoveries, Names: []string{reachHost, cfg.Name()},
 		Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies, Count: numbers.Agent,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, lines.Part("agents"))
@@ -322,7 +329,6 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 	defer stop()
 	ending, end := context.WithCancel(ctx)
 	defer end()
-	var between *peers // conductors
 	reachPeer := ""
 	if o.URL != "" {
 		if between, err = openPeers(cfg, ca, others, reach, short.Listener, lines.Part("peers")); err != nil {
@@ -535,7 +541,15 @@ func serve(ctx context.Context, cfg config.Config, lines *logs.Log) (err error) 
 		return nil
 	})
 	if between != nil {
-		between.answer(handler, bodies, lines.Part("peers"))
+		var swarms peer.Message
+		if relay != nil {
+			swarms = relay.Answer
+			g.Go(func() error {
+				relay.Run(gctx)
+				return nil
+			})
+		}
+		between.answer(handler, swarms, bodies, lines.Part("peers"))
 		g.Go(between.serve)
 	}
 	if scraped != nil {

@@ -57,8 +57,8 @@ func openPeers(cfg config.Config, ca *agents.CA, others *member.Conductors, reac
 }
 
 // answer makes the side that is asked.
-func (p *peers) answer(handler *api.Server, bodies *limit.Budget, log *slog.Logger) {
-	server := peer.NewServer(p.id, handler.Forwarded, bodies, log)
+func (p *peers) answer(handler *api.Server, swarms peer.Message, bodies *limit.Budget, log *slog.Logger) {
+	server := peer.NewServer(p.id, handler.Forwarded, swarms, bodies, log)
 	p.server, p.listener = limit.HTTP(server, log), server.Listener(p.listener)
 }
 

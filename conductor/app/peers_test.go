@@ -50,7 +50,7 @@ func TestPeersOfARotatedCA(t *testing.T) {
 			}
 			s := peer.NewServer(id, func(w http.ResponseWriter, _ *http.Request, _ peer.Origin) {
 				w.WriteHeader(http.StatusNoContent)
-			}, nil, nil)
+			}, nil, nil, nil)
 			web := limit.HTTP(s, slog.New(slog.DiscardHandler))
 			done := make(chan error, 1)
 			go func() { done <- web.Serve(s.Listener(l)) }()

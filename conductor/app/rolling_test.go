@@ -200,6 +200,7 @@ func threeForAFleet(t *testing.T, dbURL string) (all []*rolled) {
 				"deploy":   {"fast_track": true},
 				"power":    {"sync_interval": "2s"},
 				"peer":     {"listen": "127.0.0.1:0"},
+				"swarm":    {"enabled": true},
 			}}).Write(); err != nil {
 			t.Fatal(err)
 		}

@@ -203,6 +203,22 @@ func Turns(among []Conductor, self string, on Segment) func(key string) int {
 	}
 }
 
+// Home names the conductor where something with a key is at home that any of them can have: all of them choose the same
+// one, and choose anew only when it comes to an end, drains, or another joins that is better. "" is none: all that can
+// be asked are to be skipped.
+func (c *Conductors) Home(key string, skip func(name string) bool) string {
+	best, home := 0., ""
+	for _, m := range c.All() {
+		if !m.Alive || m.Draining || m.Peer == "" || skip(m.Name) {
+			continue
+		}
+		if s := score(m.Name, key, 1); s > best {
+			best, home = s, m.Name
+		}
+	}
+	return home
+}
+
 // score is high for the conductor that a node is to have. Of all conductors each has the highest for a share of the
 // nodes as large as its share of the weights.
 func score(name, nodeUUID string, weight float64) float64 {

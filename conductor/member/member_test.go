@@ -125,6 +125,34 @@ func TestRemains(t *testing.T) {
 	}
 }
 
+// TestHome: all conductors choose the same home for a key, those that can be asked alone; one that is skipped or gone
+// moves its own keys and no others.
+func TestHome(t *testing.T) {
+	about := About{Peer: "10.0.0.1:6387"}.Text()
+	all := rows{{Name: "c1", State: postgres.Up, Doc: about}, {Name: "c2", State: postgres.Up, Doc: about},
+		{Name: "c3", State: postgres.Up, Doc: about}, {Name: "drains", State: postgres.Draining, Doc: about},
+		{Name: "gone", State: postgres.Gone, Doc: about}, {Name: "older", State: postgres.Up, Doc: About{}.Text()}}
+	none := func(string) bool { return false }
+	count := map[string]int{}
+	for i := range 3000 {
+		key := fmt.Sprint("image ", i)
+		home := New("c1", all).Home(key, none)
+		if count[home]++; New("older", all).Home(key, none) != home {
+			t.Fatalf("two conductors choose another home for %s", key)
+		}
+		if to := New("c1", all).Home(key, func(name string) bool { return name == "c2" }); to == "c2" ||
+			home != "c2" && to != home {
+			t.Fatalf("without c2 %s moves from %s to %s", key, home, to)
+		}
+	}
+	if len(count) != 3 || count["c1"] < 900 || count["c2"] < 900 || count["c3"] < 900 {
+		t.Errorf("the homes are %v", count)
+	}
+	if home := New("c1", all).Home("k", func(string) bool { return true }); home != "" {
+		t.Errorf("without any the home is %q", home)
+	}
+}
+
 // TestTurns: for each machine the conductors of a segment have an order, in which each is first for its share. One that
 // is gone, drains, is silent, has another segment or takes no turns is not in it.
 func TestTurns(t *testing.T) {

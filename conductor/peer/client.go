@@ -135,48 +135,15 @@ func (c *Client) forward(ctx context.Context, owner string, req *Request) (*Answ
 		}
 		return nil, &Error{Conductor: owner, Err: err, MayHaveActed: acted}
 	}
-	address, alive := c.find(owner)
-	switch {
-	case !alive:
-		return failed(false, errGone)
-	case address == "":
-		return failed(false, ErrNoAddress)
-	}
-	w := c.wayTo(owner, address)
-	select {
-	case w.places <- struct{}{}:
-		defer func() { <-w.places }()
-	default:
-		return failed(false, errBusy)
-	}
 	sent := *req
 	sent.Header = passed(req.Header)
 	b, err := json.Marshal(sent)
 	if err != nil {
 		return failed(false, err)
 	}
-	within, cancel := c.watch(ctx, owner)
-	defer cancel()
-	cause := func(err error) error {
-		if within.Err() != nil {
-			return context.Cause(within)
-		}
-		return err
-	}
-	resp, begun, err := c.post(within, w, b)
+	answer, acted, err := c.exchange(ctx, owner, path, b)
 	if err != nil {
-		return failed(begun, cause(err))
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, limit.PeerMessage+1))
-	switch {
-	case resp.StatusCode != http.StatusOK: // the request was not looked at, whatever else it says
-		return failed(false, fmt.Errorf("it refused the message with %d: %s", resp.StatusCode,
-			bytes.TrimSpace(answer[:min(len(answer), 200)])))
-	case err != nil:
-		return failed(true, cause(fmt.Errorf("read its answer: %w", err)))
-	case len(answer) > limit.PeerMessage:
-		return failed(true, fmt.Errorf("its answer is longer than %d bytes", limit.PeerMessage))
+		return failed(acted, err)
 	}
 	var a Answer
 	if err := decode(answer, &a); err != nil || a.Status < http.StatusOK || a.Status > 599 {
@@ -187,6 +154,55 @@ func (c *Client) forward(ctx context.Context, owner string, req *Request) (*Answ
 		a.Header.Set("Content-Length", length) // of the body that it would have
 	}
 	return &a, nil
+}
+
+// AboutSwarms sends a message to the relay of another conductor, and returns its answer. It may be sent again.
+func (c *Client) AboutSwarms(ctx context.Context, conductor string, message []byte) ([]byte, error) {
+	answer, _, err := c.exchange(ctx, conductor, swarmPath, message)
+	return answer, err
+}
+
+// exchange sends a message to where a conductor takes such ones, and returns the answer. With an error, acted says
+// whether the conductor may have done something.
+func (c *Client) exchange(ctx context.Context, owner, path string, b []byte) (answer []byte, acted bool, err error) {
+	address, alive := c.find(owner)
+	switch {
+	case !alive:
+		return nil, false, errGone
+	case address == "":
+		return nil, false, ErrNoAddress
+	}
+	w := c.wayTo(owner, address)
+	select {
+	case w.places <- struct{}{}:
+		defer func() { <-w.places }()
+	default:
+		return nil, false, errBusy
+	}
+	within, cancel := c.watch(ctx, owner)
+	defer cancel()
+	cause := func(err error) error {
+		if within.Err() != nil {
+			return context.Cause(within)
+		}
+		return err
+	}
+	resp, begun, err := c.post(within, w, path, b)
+	if err != nil {
+		return nil, begun, cause(err)
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, limit.PeerMessage+1))
+	switch {
+	case resp.StatusCode != http.StatusOK: // the request was not looked at, whatever else it says
+		return nil, false, fmt.Errorf("it refused the message with %d: %s", resp.StatusCode,
+			bytes.TrimSpace(answer[:min(len(answer), 200)]))
+	case err != nil:
+		return nil, true, cause(fmt.Errorf("read its answer: %w", err))
+	case len(answer) > limit.PeerMessage:
+		return nil, true, fmt.Errorf("its answer is longer than %d bytes", limit.PeerMessage)
+	}
+	return answer, false, nil
 }
 
 // watch returns a context that ends with its time, and when the conductor ceases to live.
@@ -218,7 +234,7 @@ func (c *Client) watch(ctx context.Context, owner string) (context.Context, func
 }
 
 // post sends a message. With an error, begun says whether it may have arrived.
-func (c *Client) post(ctx context.Context, w *way, b []byte) (resp *http.Response, begun bool, err error) {
+func (c *Client) post(ctx context.Context, w *way, path string, b []byte) (resp *http.Response, begun bool, err error) {
 	var mu sync.Mutex
 	connected := false
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {

@@ -6,6 +6,8 @@
 // request had come to it. A request is sent once and goes one hop: a Client never repeats one that may have arrived,
 // and a Server has no Client.
 //
+// Relays of swarms speak to each other on the same connections.
+//
 // A message is one POST with a Request as JSON, answered with 200 and an Answer as JSON. With another status the
 // request was not looked at. Sizes are bytes; the bounds are in conductor/guard/limit.
 package peer
@@ -22,6 +24,9 @@ import (
 // path is where requests are sent to. Its number is that of the messages' form: an unknown member may be a restriction,
 // so that the receiver refuses the whole message.
 const path = "/forward/1"
+
+// swarmPath is where the relays of swarms send their messages to, whose form is theirs.
+const swarmPath = "/swarm/1"
 
 // Request is a client's request. Its header has no credentials of the client.
 type Request struct {

@@ -91,7 +91,12 @@ func serve(t *testing.T, id *Identity, handle Handler) (address string, connecti
 		t.Fatal(err)
 	}
 	counted := &counting{Listener: l}
-	s := NewServer(id, handle, nil, nil)
+	s := NewServer(id, handle, func(conductor string, message []byte) ([]byte, error) {
+		if string(message) == "nonsense" {
+			return nil, errors.New("it makes no sense")
+		}
+		return fmt.Appendf(nil, "%s said %s", conductor, message), nil
+	}, nil, nil)
 	web := limit.HTTP(s, slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)
 	go func() { done <- web.Serve(s.Listener(limit.Listen(counted, "conductors", Connections, nil, nil))) }()
@@ -184,6 +189,45 @@ func TestForward(t *testing.T) {
 	}
 	if n := connections.Load(); n != 1 {
 		t.Errorf("two requests took %d connections", n)
+	}
+}
+
+// TestAboutSwarms: messages about swarms are answered, with the name of who sent them by its certificate; what makes no
+// sense is an error, and a conductor without them, such as an older one, says that it knows none.
+func TestAboutSwarms(t *testing.T) {
+	ca := newCA(t)
+	address, connections := serve(t, identity(t, "c2", ca, nil), nil)
+	c := client(t, identity(t, "c1", ca, nil), at(address))
+	for range 2 {
+		if out, err := c.AboutSwarms(t.Context(), "c2", []byte("hello")); err != nil || string(out) != "c1 said hello" {
+			t.Errorf("the answer is %q, %v", out, err)
+		}
+	}
+	_, err := c.AboutSwarms(t.Context(), "c2", []byte("nonsense"))
+	if err == nil || !strings.Contains(err.Error(), "400") {
+		t.Errorf("nonsense: %v", err)
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+	if _, err := c.AboutSwarms(t.Context(), "c3", nil); err == nil {
+		t.Error("another conductor than the one that was asked is answered")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := NewServer(identity(t, "c2", ca, nil), nil, nil, nil, nil)
+	web := limit.HTTP(older, slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- web.Serve(older.Listener(l)) }()
+	defer func() {
+		web.Close()
+		<-done
+	}()
+	c = client(t, identity(t, "c1", ca, nil), at(l.Addr().String()))
+	if _, err := c.AboutSwarms(t.Context(), "c2", nil); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("one without swarms: %v", err)
 	}
 }
 

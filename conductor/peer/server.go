@@ -16,6 +16,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
+// Message answers what the relays of two conductors say to each other.
+type Message func(conductor string, message []byte) (answer []byte, err error)
+
 // Handler answers a request that another conductor has authenticated.
 type Handler func(w http.ResponseWriter, r *http.Request, from Origin)
 
@@ -23,13 +26,15 @@ type Handler func(w http.ResponseWriter, r *http.Request, from Origin)
 type Server struct {
 	id     *Identity
 	handle Handler
+	swarms Message
 	bodies *limit.Budget
 	log    *slog.Logger
 }
 
-// NewServer makes a Server whose requests are answered by handle. Their bodies count in bodies.
-func NewServer(id *Identity, handle Handler, bodies *limit.Budget, log *slog.Logger) *Server {
-	return &Server{id, handle, bodies, cmp.Or(log, slog.New(slog.DiscardHandler))}
+// NewServer makes a Server whose requests are answered by handle, and messages about swarms by swarms, unless nil.
+// Their bodies count in bodies.
+func NewServer(id *Identity, handle Handler, swarms Message, bodies *limit.Budget, log *slog.Logger) *Server {
+	return &Server{id, handle, swarms, bodies, cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
 // Connections are how many a Server should have open.
@@ -53,14 +58,47 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	if r.Method != http.MethodPost || r.URL.Path != path {
-		http.Error(w, "this conductor knows no such message", http.StatusNotFound)
-		return
+	message := func() ([]byte, error) { // with an error it is answered
+		b, status, err := s.read(w, r)
+		if err != nil {
+			s.refuse(w, name, status, err)
+		}
+		return b, err
 	}
-	req, status, err := s.read(w, r)
-	if err != nil {
-		s.log.Warn("another conductor sent what is no request", "conductor", name, "err", err)
-		http.Error(w, err.Error(), status)
+	switch {
+	case r.Method == http.MethodPost && r.URL.Path == path:
+		if b, err := message(); err == nil {
+			s.forwarded(w, r, name, b)
+		}
+	case r.Method == http.MethodPost && r.URL.Path == swarmPath && s.swarms != nil:
+		b, err := message()
+		if err != nil {
+			return
+		}
+		answer, err := s.swarms(name, b)
+		if err != nil {
+			s.refuse(w, name, http.StatusBadRequest, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer) // if this fails, the other end finds out
+	default:
+		http.Error(w, "this conductor knows no such message", http.StatusNotFound)
+	}
+}
+
+// refuse answers what makes no sense.
+func (s *Server) refuse(w http.ResponseWriter, conductor string, status int, err error) {
+	s.log.Warn("another conductor sent what is no request", "conductor", conductor, "err", err)
+	http.Error(w, err.Error(), status)
+}
+
+// forwarded answers a request of a client that the conductor of a name passes on.
+func (s *Server) forwarded(w http.ResponseWriter, r *http.Request, name string, message []byte) {
+	var req Request
+	if err := decode(message, &req); err != nil {
+		s.refuse(w, name, http.StatusBadRequest,
+			fmt.Errorf("the message is not of the form that this conductor knows: %w", err))
 		return
 	}
 	inner, err := http.NewRequestWithContext(r.Context(), req.Method, "/", bytes.NewReader(req.Body))
@@ -94,7 +132,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // read reads a message. With an error it returns the status of the answer.
-func (s *Server) read(w http.ResponseWriter, r *http.Request) (*Request, int, error) {
+func (s *Server) read(w http.ResponseWriter, r *http.Request) ([]byte, int, error) {
 	body := s.bodies.Open(w, r, limit.PeerMessage, true)
 	defer body.Close()
 	b, err := io.ReadAll(body)
@@ -107,11 +145,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (*Request, int, er
 	case err != nil:
 		return nil, http.StatusBadRequest, err
 	}
-	var req Request
-	if err := decode(b, &req); err != nil {
-		return nil, http.StatusBadRequest, fmt.Errorf("the message is not of the form that this conductor knows: %w", err)
-	}
-	return &req, 0, nil
+	return b, 0, nil
 }
 
 // decode reads one JSON value without unknown members, and nothing after it.

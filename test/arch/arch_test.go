@@ -163,7 +163,7 @@ var may = map[string][]string{
 	"conductor/agents": {"conductor/guard/clean", "conductor/guard/keyfile", "conductor/guard/limit", "conductor/node",
 		"conductor/guard/redact", "conductor/agents/swarm", "proto/agentv1", "proto/swarm"},
 	"conductor/guard/keyfile": {},
-	"conductor/agents/swarm":  {"proto/swarm"},
+	"conductor/agents/swarm":  {"proto/agentv1", "proto/swarm"},
 	"conductor/signoflife":    {},
 	"conductor/agents/...":    {"proto/agentv1"}, // agentstest: a simulated agent
 	"conductor/netboot": {"conductor/guard/clean", "conductor/guard/limit", "conductor/netboot/bootiso",

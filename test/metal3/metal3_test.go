@@ -92,7 +92,7 @@ func (b *bench) seen(e fleet.Event) {
 }
 
 // written fails an image that is not the one that was asked for.
-func (b *bench) written(_ context.Context, args json.RawMessage) error {
+func (b *bench) written(_ context.Context, c *step.Call) error {
 	var a struct {
 		Source string `json:"image_source"`
 		Sum    string `json:"image_checksum"`
@@ -101,7 +101,7 @@ func (b *bench) written(_ context.Context, args json.RawMessage) error {
 			Serial string `json:"serial"`
 		} `json:"root_device"`
 	}
-	if err := json.Unmarshal(args, &a); err != nil || a.Source != b.files+"/os.qcow2" ||
+	if err := json.Unmarshal(c.Args, &a); err != nil || a.Source != b.files+"/os.qcow2" ||
 		a.Sum != b.files+"/SHA256SUMS" || a.Format != "qcow2" {
 		return fmt.Errorf("an image %+v, %v", a, err)
 	}

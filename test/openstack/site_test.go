@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/cloud"
@@ -164,13 +165,13 @@ func tail(file string) string {
 }
 
 // fetchImage gets an image as an agent does, and compares its digest.
-func fetchImage(ctx context.Context, args json.RawMessage) error {
+func fetchImage(ctx context.Context, c *step.Call) error {
 	var a struct {
 		Source string `json:"image_source"`
 		Algo   string `json:"image_os_hash_algo"`
 		Value  string `json:"image_os_hash_value"`
 	}
-	if err := json.Unmarshal(args, &a); err != nil {
+	if err := json.Unmarshal(c.Args, &a); err != nil {
 		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.Source, nil)

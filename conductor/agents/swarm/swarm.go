@@ -360,6 +360,20 @@ func (r *Registry) cheer(s *swarm) {
 	}
 }
 
+// tidy drops members who have been lost too long, where no report does it.
+func (r *Registry) tidy() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire()
+}
+
+// knows reports whether a node's agent is a member of a swarm.
+func (r *Registry) knows(node string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.members[node] != nil
+}
+
 // Lost records that the session with a node's agent has ended. Its reports are dropped after a while, unless it comes
 // back.
 func (r *Registry) Lost(node string) {

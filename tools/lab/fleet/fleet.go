@@ -14,7 +14,6 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,9 +59,9 @@ type Options struct {
 	Rates   Rates         // of faults
 	Trouble time.Duration // time that a controller is busy, is silent or lies; zero: 20 s
 	Log     *slog.Logger  // nil is silent
-	// Image, if set, is called by write_image with the step's arguments, and what it returns is the step's error: who
-	// wants to know whether the image can be had fetches it there.
-	Image func(ctx context.Context, args json.RawMessage) error
+	// Image, if set, is called by write_image, and what it returns is the step's error: who wants to know whether the
+	// image can be had fetches it there.
+	Image func(ctx context.Context, c *step.Call) error
 	// Own are the site's own steps, as the ramdisk has them (Site); each installs a system.
 	Own       []step.Row
 	Inventory func(*inventory.Report) // changes what an inspection finds; may be nil

@@ -54,7 +54,7 @@ func (b *boot) pretend(alive, ctx context.Context, name string, c *step.Call) (s
 		whole = b.m.f.o.Write
 		b.m.setInstalled(false)
 		if image := b.m.f.o.Image; image != nil {
-			if err := image(ctx, c.Args); err != nil {
+			if err := image(ctx, c); err != nil {
 				return step.Outcome{}, err
 			}
 		}
