@@ -158,11 +158,11 @@ func (b *befaller) befall(ctx context.Context, f fault) error {
 	case "fill the database's disk":
 		part, name, begin, end = "database", "", b.fill, b.clear
 	case "set the database's clock an hour forward":
-		part, name, end = "clock", "", func() error { return b.setClock(0) }
-		begin = func() error { return b.setClock(time.Hour) }
+		part, name, end = "clock", "", func() error { return b.db.SetClock(0) }
+		begin = func() error { return b.db.SetClock(time.Hour) }
 	case "set the database's clock an hour back":
-		part, name, end = "clock", "", func() error { return b.setClock(0) }
-		begin = func() error { return b.setClock(-time.Hour) }
+		part, name, end = "clock", "", func() error { return b.db.SetClock(0) }
+		begin = func() error { return b.db.SetClock(-time.Hour) }
 	default:
 		return errors.New("unknown fault")
 	}

@@ -80,10 +80,6 @@ const diskSize = 256 << 20
 
 // database starts PostgreSQL on a disk of its own in memory, with a clock that faults set.
 func (s *site) database() error {
-	lib, err := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
-	if err != nil || len(lib) == 0 {
-		return errors.Join(errors.New("faketime is not installed: apt-get install faketime (make deps)"), err)
-	}
 	s.disk = filepath.Join(s.dir, "postgresql")
 	if err := os.Mkdir(s.disk, 0o755); err != nil {
 		return err
@@ -92,22 +88,12 @@ func (s *site) database() error {
 		return fmt.Errorf("make a disk for the database: %w", err)
 	}
 	s.mounted = true
-	if s.db, err = pg.Create(s.disk, 0, quick...); err != nil {
+	db, err := pg.Create(s.disk, 0, quick...)
+	if err != nil {
 		return err
 	}
-	// For the server alone: its programs do not start with it.
-	s.db.Env = []string{"LD_PRELOAD=" + lib[0], "FAKETIME_TIMESTAMP_FILE=" + filepath.Join(s.dir, "clock"),
-		"FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"}
-	return errors.Join(s.setClock(0), s.db.Stop(), s.db.Start(quick...))
-}
-
-// setClock sets the database's clock to so much after the true time.
-func (s *site) setClock(by time.Duration) error {
-	name := filepath.Join(s.dir, "clock")
-	if err := os.WriteFile(name+".new", fmt.Appendf(nil, "%+.3f\n", by.Seconds()), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
+	s.db = db
+	return errors.Join(db.FakeClock(filepath.Join(s.dir, "clock")), db.Stop(), db.Start(quick...))
 }
 
 // fill leaves no byte free on the database's disk.

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,7 +45,12 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{cluster: pgserver.Shared(t)}
+	return newWorldOn(t, pgserver.Shared(t))
+}
+
+func newWorldOn(t *testing.T, c *pgserver.Cluster) *world {
+	t.Helper()
+	w := &world{cluster: c}
 	name, url := w.cluster.Database(t)
 	ddl, err := os.ReadFile("../migrations/postgres/00002_conductors.sql")
 	if err != nil {
@@ -355,6 +362,49 @@ func TestServerAway(t *testing.T) {
 	if !first.Lives("c2") || !second.Lives("c1") || w.taken.Load() != 0 {
 		t.Error("one was taken for dead")
 	}
+}
+
+// TestClockOfTheDatabase: when the clock of the server is set, forward or back, conductors may go on, and none is taken
+// for dead; one that has died is, as soon as ever, though the clock was set back by an hour meanwhile.
+func TestClockOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	const lease = 3 * time.Second
+	ctx, c := t.Context(), pgserver.New(t)
+	if err := errors.Join(c.FakeClock(filepath.Join(c.Dir, "clock")), c.Stop(), c.Start()); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldOn(t, c)
+	first, second := w.hold(t, "c1", lease), w.join(t, "c2", lease)
+	if err := first.Join(ctx); err != nil {
+		t.Fatal(err)
+	}
+	set := func(by time.Duration) {
+		t.Helper()
+		var ahead float64
+		err := errors.Join(c.SetClock(by), w.db.QueryRow(`SELECT extract(epoch FROM clock_timestamp()) - ?::float8`,
+			float64(time.Now().UnixMilli())/1000).Scan(&ahead))
+		if err != nil || math.Abs(ahead-by.Seconds()) > 60 {
+			t.Fatalf("the server's clock was set by %v, and is %v s ahead: %v", by, ahead, err)
+		}
+	}
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		set(by)
+		for end := time.Now().Add(first.patience() + lease); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			err := errors.Join(first.Check(), second.Check())
+			if err != nil || !first.Lives("c2") || !second.Lives("c1") {
+				t.Fatalf("after the clock was set by %v: %v, %v, %v", by, err, first.Members(), second.Members())
+			}
+		}
+	}
+	first.stop()
+	first.watcher.Wait()
+	died := time.Now()
+	set(-2 * time.Hour)
+	until(t, "it is not taken for dead", func() bool { return !second.Lives("c1") })
+	if after := time.Since(died); after < lease {
+		t.Errorf("it was taken for dead %s after its last beat", after)
+	}
+	first.conn.Close(ctx)
 }
 
 func exec(ctx context.Context, t *testing.T, c *sql.Conn, query string, args ...any) {

@@ -40,6 +40,7 @@ type Cluster struct {
 	Dir  string
 	// Env is more of the server's environment, NAME=VALUE, from its next start.
 	Env   []string
+	clock string // file of FakeClock
 	bin   string
 	owner *syscall.Credential // nil: the user of this program
 
