@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/test/kit/pgserver"
@@ -128,30 +126,7 @@ func TestOtherDatabases(t *testing.T) {
 
 // TestOldServer: a server of another age is refused before it is asked anything.
 func TestOldServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			b := pgproto3.NewBackend(c, c)
-			if _, err := b.ReceiveStartupMessage(); err == nil {
-				b.Send(&pgproto3.AuthenticationOk{})
-				b.Send(&pgproto3.ParameterStatus{Name: "server_version", Value: "12.9 (Debian 12.9-1)"})
-				b.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
-				_ = b.Flush()
-				_, _ = io.Copy(io.Discard, c)
-			}
-			c.Close()
-		}
-	}()
-	refusedWith(t, Options{Dir: t.TempDir(), URL: fmt.Sprintf("postgres://u@%s/d?sslmode=disable", l.Addr())},
-		"is version 12.9", "needs 15 or later")
+	refusedWith(t, Options{Dir: t.TempDir(), URL: pgserver.Old(t)}, "is version 12.9", "needs 15 or later")
 }
 
 // TestServerRestart: while the server is away writes are refused and nodes that are known can still be read; when it is

@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/ingot-metal/ingot/tools/lab/pg"
 )
@@ -106,4 +110,33 @@ func (c *Cluster) Database(t testing.TB) (name, url string) {
 		t.Fatal(err)
 	}
 	return name, c.URL(name)
+}
+
+// Old stands in for a server of an earlier release: it lets every client in, says which release it is, and answers
+// nothing. It returns the address of a database.
+func Old(t testing.TB) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b := pgproto3.NewBackend(c, c)
+			if _, err := b.ReceiveStartupMessage(); err == nil {
+				b.Send(&pgproto3.AuthenticationOk{})
+				b.Send(&pgproto3.ParameterStatus{Name: "server_version", Value: "12.9 (Debian 12.9-1)"})
+				b.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+				_ = b.Flush()
+				_, _ = io.Copy(io.Discard, c)
+			}
+			c.Close()
+		}
+	}()
+	return fmt.Sprintf("postgres://u@%s/d?sslmode=disable", l.Addr())
 }
