@@ -362,35 +362,11 @@ func TestRollingUpgrade(t *testing.T) {
 		if !slices.ContainsFunc(all, func(r *rolled) bool { return r.name == fmt.Sprint(n.Conductor) }) {
 			t.Errorf("%s belongs to %v", m.Name, n.Conductor)
 		}
-		line, err := operator.Timeline(ctx, m.Name, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		marks := map[string]int{}
-		for _, mark := range line.Marks {
-			marks[mark.Name]++
-			if mark.Name == node.MarkStepBegan && strings.Contains(fmt.Sprint(mark.Detail), "write_image") {
-				marks["write_image"]++
-			}
-		}
-		want := 0
+		images := 0
 		if slices.Contains(deployed, m) {
-			want = 1
+			images = 1
 		}
-		if marks["write_image"] != want || marks[node.MarkStepFailed]+marks[node.MarkBootAgain] > 0 {
-			t.Errorf("the time line of %s has %v", m.Name, marks)
-		}
-		history, err := operator.History(ctx, m.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, h := range history {
-			for _, bad := range []string{"run again", "took the node over", "failed", "booted anew", "out of reach"} {
-				if strings.Contains(h.Event, bad) {
-					t.Errorf("the history of %s has %q", m.Name, h.Event)
-				}
-			}
-		}
+		undisturbed(ctx, t, operator, m, images)
 	}
 	after := f.Counts()
 	if after.Images != len(deployed) || after.Refused > 0 || after.Boots-before.Boots != len(deployed) {
@@ -441,6 +417,37 @@ func TestRollingUpgrade(t *testing.T) {
 		elsewhere, unavailable, turns.Load())
 	if elsewhere == 0 {
 		t.Error("no request met a conductor that was stopped: the test shows too little")
+	}
+}
+
+// undisturbed checks by a machine's time line and history that its image was written so often, and that nothing of what
+// has happened to its conductor can be seen.
+func undisturbed(ctx context.Context, t *testing.T, c *client.Client, m *fleet.Machine, images int) {
+	t.Helper()
+	line, err := c.Timeline(ctx, m.Name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	marks := map[string]int{}
+	for _, mark := range line.Marks {
+		marks[mark.Name]++
+		if mark.Name == node.MarkStepBegan && strings.Contains(fmt.Sprint(mark.Detail), "write_image") {
+			marks["write_image"]++
+		}
+	}
+	if marks["write_image"] != images || marks[node.MarkStepFailed]+marks[node.MarkBootAgain] > 0 {
+		t.Errorf("the time line of %s has %v", m.Name, marks)
+	}
+	history, err := c.History(ctx, m.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range history {
+		for _, bad := range []string{"run again", "took the node over", "failed", "booted anew", "out of reach"} {
+			if strings.Contains(h.Event, bad) {
+				t.Errorf("the history of %s has %q", m.Name, h.Event)
+			}
+		}
 	}
 }
 
