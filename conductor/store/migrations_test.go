@@ -215,7 +215,7 @@ func statements(t *testing.T, db *sql.DB) (all []string) {
 }
 
 // plan is how the database would run a statement.
-func plan(ctx context.Context, db *sql.DB, query string) ([]string, error) {
+func plan(ctx context.Context, db queryer, query string) ([]string, error) {
 	args := make([]any, strings.Count(query, "?"))
 	for i := range args {
 		args[i] = 1
