@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -61,6 +62,22 @@ func (c *stranger) waits(statement string) {
 	})
 }
 
+// oneGroup has writes wait for a change of a node that is at work, so that they share the next transaction.
+func oneGroup(t *testing.T, s *Store, nodeUUID string, writes ...func()) {
+	t.Helper()
+	var all sync.WaitGroup
+	if _, err := s.UpdateNode(t.Context(), nodeUUID, func(n *node.Node) error {
+		for _, w := range writes {
+			all.Go(w)
+		}
+		eventually(t, "all wait", func() bool { return s.Waiting() == len(writes) })
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+}
+
 // TestDeadlock: a write that PostgreSQL undoes because it and another client wait for each other is run again, and is
 // made once; so are those that share its transaction. One that is undone every time has changed nothing, and says so.
 func TestDeadlock(t *testing.T) {
@@ -80,7 +97,7 @@ func TestDeadlock(t *testing.T) {
 			})
 			other := newStranger(t, o)
 			other.does(`SET deadlock_timeout = '10min'`) // so that it is not the one that is undone
-			var strangers, writes sync.WaitGroup
+			var strangers sync.WaitGroup
 			ran := 0
 			// It has the lock of those who write, and is going to need the node, which the other client has, that waits
 			// for that lock.
@@ -100,27 +117,15 @@ func TestDeadlock(t *testing.T) {
 				return nil
 			}
 			var err error
-			// While this one is at work, all others come to wait for it: they share a transaction.
-			if _, err := s.UpdateNode(ctx, first.UUID, func(*node.Node) error {
-				for i := range c.others {
-					writes.Go(func() {
-						err := s.CreateNode(ctx, &node.Node{Name: fmt.Sprint("other", i), Driver: "x"})
-						if err != nil {
-							t.Error(err)
-						}
-					})
-				}
-				writes.Go(func() { _, err = s.UpdateNode(ctx, n.UUID, change) })
-				eventually(t, "all wait", func() bool {
-					s.queue.mu.Lock()
-					defer s.queue.mu.Unlock()
-					return len(s.queue.waiting) == c.others+1
+			changes := []func(){func() { _, err = s.UpdateNode(ctx, n.UUID, change) }}
+			for i := range c.others {
+				changes = append(changes, func() {
+					if err := s.CreateNode(ctx, &node.Node{Name: fmt.Sprint("other", i), Driver: "x"}); err != nil {
+						t.Error(err)
+					}
 				})
-				return nil
-			}); err != nil {
-				t.Error(err)
 			}
-			writes.Wait()
+			oneGroup(t, s, first.UUID, changes...)
 			strangers.Wait()
 			want, wantErr, version := "once", error(nil), uint64(2)
 			if c.deadlocks == tries {
@@ -179,4 +184,44 @@ func TestCancelled(t *testing.T) {
 	if got, err := s.Node(ctx, n.UUID); err != nil || got.Description != "x" {
 		t.Errorf("after it: %+v, %v", got, err)
 	}
+}
+
+// TestOneWakeUpForMany: writes that share a transaction wake the other conductors once, with the events of all.
+func TestOneWakeUpForMany(t *testing.T) {
+	ctx, o := t.Context(), ServerOptions(t)
+	both := openAll(t, o, false, "c1", "c2")
+	s := both[0]
+	n := &node.Node{Name: "n", Driver: "x"}
+	if err := s.CreateNode(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	before := s.LastEvent()
+	other := newStranger(t, o)
+	other.does(`LISTEN ingot`)
+	var writes []func()
+	for i := range 40 {
+		writes = append(writes, func() {
+			if err := s.CreateNode(ctx, &node.Node{Name: fmt.Sprint("n", i), Driver: "x"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	oneGroup(t, s, n.UUID, writes...)
+	other.does(`SELECT pg_notify('ingot', 'the end')`)
+	var heard []string
+	for {
+		got, err := other.conn.WaitForNotification(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Payload == "the end" {
+			break
+		}
+		heard = append(heard, got.Payload)
+	}
+	if len(heard) != 1 || !strings.HasPrefix(heard[0], wakeEvents) {
+		t.Errorf("%d writes were followed by %d wake-ups: %q", len(writes), len(heard), heard)
+	}
+	eventually(t, "the other conductor knows all events",
+		func() bool { return both[1].LastEvent() == before+int64(len(writes)) })
 }
