@@ -1,12 +1,14 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
@@ -440,30 +442,40 @@ func TestTurnedOffLate(t *testing.T) {
 	}
 }
 
-// TestTakeOverIsSpread: thousands of nodes of a conductor that died are not looked at all at once, one is at once.
+// TestTakeOverIsSpread: thousands of nodes of a conductor that died are looked at evenly over ten seconds, one is at
+// once; and each conductor works on so many at a time as ever.
 func TestTakeOverIsSpread(t *testing.T) {
-	e := New(nil, nil, nil, nil, Config{}, nil)
-	next := func(within time.Duration) (n int) {
-		ctx, cancel := context.WithTimeout(t.Context(), within)
-		defer cancel()
-		for {
-			if _, ok := e.queue.Next(ctx); !ok {
-				return n
-			}
-			n++
-		}
-	}
-	e.wakeAll([]string{"one"})
-	if n := next(50 * time.Millisecond); n != 1 {
-		t.Errorf("%d of one node was looked at at once", n)
-	}
-	ids := make([]string, 5000)
-	for i := range ids {
-		ids[i] = fmt.Sprint("n", i)
-	}
-	e.wakeAll(ids)
-	if n := next(100 * time.Millisecond); n == 0 || n > 2500 {
-		t.Errorf("%d of 5000 nodes were looked at in a tenth of a second", n)
+	for _, c := range []struct {
+		nodes, most int // in a tenth of a second
+		within      time.Duration
+	}{{1, 1, 0}, {500, 11, 5 * time.Second}, {5000, 51, 10 * time.Second}} {
+		t.Run(fmt.Sprint(c.nodes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := New(nil, nil, nil, nil, Config{}, nil)
+				ids := make([]string, c.nodes)
+				for i := range ids {
+					ids[i] = fmt.Sprint("n", i)
+				}
+				began := time.Now()
+				e.wakeAll(ids)
+				looked := map[time.Duration]int{}
+				for range ids {
+					if _, ok := e.queue.Next(t.Context()); !ok {
+						t.Fatal("a node is not looked at")
+					}
+					looked[time.Since(began)/(time.Second/10)]++
+				}
+				if most := slices.Max(slices.Collect(maps.Values(looked))); most > c.most {
+					t.Errorf("%d nodes were looked at in a tenth of a second, want %d at most", most, c.most)
+				}
+				if took := time.Since(began); took > c.within {
+					t.Errorf("the last one was looked at after %s, want %s", took, c.within)
+				}
+				if e.cfg.Workers != 32 {
+					t.Errorf("%d nodes are worked on at a time", e.cfg.Workers)
+				}
+			})
+		})
 	}
 }
 
