@@ -115,7 +115,10 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	if errors.Is(err, store.ErrText) {
 		return rest.BadRequest("%s", "A text holds the character U+0000, which the server's database can't keep: leave it out.")
 	}
-	away := errors.Is(err, store.ErrAway)
+	away, since := errors.Is(err, store.ErrAway), s.store.AwaySince()
+	if !since.IsZero() && since.Before(c.Began) { // what was cut was no write
+		away = true
+	}
 	if cut := !away && errors.Is(err, store.ErrCut); cut || away || s.store.Away() != nil {
 		what := "The server can't reach its database, and nothing was changed. Try again."
 		if cut && c.Request.Method != http.MethodGet && c.Request.Method != http.MethodHead {

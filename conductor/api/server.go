@@ -72,6 +72,7 @@ type storage interface {
 	Reading(ctx context.Context, nodeUUID string) (node.Reading, error)
 	Fault() error
 	Away() error
+	AwaySince() time.Time
 	tables
 }
 
@@ -376,7 +377,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string, from *
 		who = a
 	}
 	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: cmp.Or(base, s.base(r)), Path: values, Actor: who,
-		User: who.String(), ResendAll: s.cfg.ResendCredentials}
+		User: who.String(), ResendAll: s.cfg.ResendCredentials, Began: seen.began}
 	seen.call = c
 	if rt != nil {
 		c.Mixed, c.Args = rt.Query == call.Members, rt.Args

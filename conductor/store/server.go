@@ -164,6 +164,14 @@ func (s *Store) Away() error {
 	return s.hold.Err()
 }
 
+// AwaySince is the time from which on Away was not nil until now; zero when it is.
+func (s *Store) AwaySince() time.Time {
+	if s.hold == nil {
+		return time.Time{}
+	}
+	return s.hold.AwaySince()
+}
+
 // vacuum makes what was deleted unreadable in the database's files.
 func (s *Store) vacuum(ctx context.Context) error {
 	if s.server == nil {

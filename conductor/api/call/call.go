@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -83,6 +84,7 @@ type Call struct {
 	User    string // the actor's name, for histories
 	// ResendAll asks those with a role in the system, too, for credentials whose destination they change.
 	ResendAll bool
+	Began     time.Time // of the request
 
 	known   *node.Node // see Remember
 	knownAs string

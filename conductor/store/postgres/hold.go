@@ -91,6 +91,7 @@ type Hold struct {
 	Options
 	server *Server
 	away   atomic.Pointer[error]
+	lost   atomic.Int64 // when it began to be away, since began
 	epoch  atomic.Int64
 	until  atomic.Int64 // end of the lease, since began
 	began  time.Time    // monotonic
@@ -340,6 +341,14 @@ func (h *Hold) Err() error {
 	return nil
 }
 
+// AwaySince is the time from which on nothing could be written until now; zero when it can be.
+func (h *Hold) AwaySince() time.Time {
+	if h.away.Load() == nil {
+		return time.Time{}
+	}
+	return h.began.Add(time.Duration(h.lost.Load()))
+}
+
 // Check is nil while the lease lasts: no other conductor can have taken this one for dead.
 func (h *Hold) Check() error {
 	if left := time.Duration(h.until.Load()) - time.Since(h.began); h.Name != "" && left <= 0 {
@@ -366,6 +375,7 @@ func (h *Hold) watch(ctx context.Context) {
 			h.Taken(err)
 			return
 		}
+		h.lost.Store(int64(time.Since(h.began)))
 		h.away.Store(&err)
 		h.server.reads.heard(err)
 		h.Log.Error("the connection to the database is lost: writes are refused until it is back", "database",
