@@ -122,15 +122,17 @@ func (s *Store) failed(what string, err error) error {
 	case s.hold == nil || errors.Is(err, postgres.ErrAway):
 	case errors.Is(err, postgres.ErrTaken):
 		err = s.Fault()
-	case postgres.Away(err), postgres.Locked(err):
+	case postgres.Away(err), postgres.Locked(err), errors.Is(err, ErrCut):
 		err = fmt.Errorf("%w: %w", ErrAway, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// cut makes an ErrAway of the error of a write whose connection was cut before its end was asked for.
+// cut makes an ErrAway of the error of a write whose connection was cut before its end was asked for, or that the
+// server could not carry out now.
 func (s *Store) cut(err error) error {
-	if s.hold != nil && postgres.Cut(err) && !errors.Is(err, ErrAway) && !errors.Is(err, ErrLost) {
+	passing := postgres.Cut(err) || errors.Is(err, ErrCut)
+	if s.hold != nil && passing && !errors.Is(err, ErrAway) && !errors.Is(err, ErrLost) {
 		return fmt.Errorf("%w: %w", ErrAway, err)
 	}
 	return err

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
@@ -204,6 +205,75 @@ func TestCutInARead(t *testing.T) {
 	s.r.SetMaxIdleConns(0) // none of those from before
 	if err := read(`SELECT 'x'`); !errors.Is(err, ErrCut) || errors.Is(err, ErrAway) {
 		t.Errorf("a read without a server = %v, want ErrCut", err)
+	}
+}
+
+// TestServerCanNot: what the server could not do now, as it has no connection left, or somebody has a table for long,
+// is no fault of the store: it can be tried again, and nothing was changed.
+func TestServerCanNot(t *testing.T) {
+	s := openTest(t, ServerOptions(t))
+	ctx, n := t.Context(), &node.Node{Name: "n", Driver: "x"}
+	if err := s.CreateNode(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	read := func() error {
+		_, err := s.Node(ctx, n.UUID)
+		return err
+	}
+	write := func() error {
+		_, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.Description = "x"; return nil })
+		return err
+	}
+	both := func(what string) {
+		t.Helper()
+		if err := read(); !errors.Is(err, ErrCut) || errors.Is(err, ErrAway) {
+			t.Errorf("a read %s = %v, want ErrCut", what, err)
+		}
+		if err := write(); !errors.Is(err, ErrAway) {
+			t.Errorf("a write %s = %v, want ErrAway", what, err)
+		}
+	}
+	for _, db := range []*sql.DB{s.r, s.w} {
+		db.SetMaxOpenConns(1)
+		if _, err := db.ExecContext(ctx, `SET lock_timeout = 100`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := s.server.Open(0, nil, nil)
+	defer other.Close()
+	tx, err := other.BeginTx(ctx, nil)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `LOCK TABLE nodes`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	both("of a table that another one has")
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(read(), write()); err != nil {
+		t.Fatal("afterwards:", err)
+	}
+	if _, err := s.r.ExecContext(ctx, `SET statement_timeout = 100`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := list(ctx, s.r, "read", into(text), `SELECT pg_sleep(60)::text`); !errors.Is(err, ErrCut) {
+		t.Errorf("a read that takes too long = %v, want ErrCut", err)
+	}
+	s.r.SetMaxIdleConns(0)
+	s.w.SetMaxIdleConns(0)
+	connections := func(allowed bool) {
+		if _, err := pgserver.Shared(t).Query(ctx, "postgres",
+			fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %v", s.server.Database(), allowed)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	connections(false)
+	both("without a connection")
+	connections(true)
+	if err := errors.Join(read(), write()); err != nil {
+		t.Error("in the end:", err)
 	}
 }
 

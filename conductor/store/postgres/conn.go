@@ -44,10 +44,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	made, err := c.Connector.Connect(ctx)
 	if err != nil {
 		c.failed(err)
-		if Away(err) {
-			err = unconnected{err}
-		}
-		return nil, err
+		return nil, unable{err}
 	}
 	sc, ok := made.(*stdlib.Conn)
 	if !ok {
@@ -108,18 +105,19 @@ func (r *reads) heard(err error) {
 		r.silent = nil
 		return
 	}
-	r.silent = unconnected{err}
+	r.silent = unable{err}
 	for c := range r.open {
 		c.cut()
 	}
 }
 
-// unconnected is an ErrCut in the words of its cause: to a reader, a connection that can't be opened is the same as one
-// that was cut.
-type unconnected struct{ error }
+// unable is an ErrCut in the words of its cause: to a reader, a connection that can't be opened is the same as one that
+// was cut, and so is a statement that the server could not carry out now.
+type unable struct{ error }
 
-func (e unconnected) Is(target error) bool { return target == ErrCut }
-func (e unconnected) Unwrap() error        { return e.error }
+func (e unable) Is(target error) bool { return target == ErrCut }
+
+func (e unable) Unwrap() error { return e.error }
 
 // Conn is a connection of a Server. It is used by one goroutine at a time, as database/sql promises. Arguments are
 // those of database/sql's own conversion, so that both engines get the same.
@@ -143,8 +141,11 @@ func (c *Conn) tell(err error) error {
 		return err
 	}
 	c.failed(err)
-	if Cut(err) {
+	switch {
+	case Cut(err):
 		return fmt.Errorf("%w: %w", ErrCut, err)
+	case busy(err):
+		return unable{err}
 	}
 	if passing(err) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)

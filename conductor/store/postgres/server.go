@@ -300,6 +300,13 @@ func passing(err error) bool {
 // Locked reports whether an error says that a lock was not had in time.
 func Locked(err error) bool { return Code(err) == lockTimeout }
 
+// busy reports whether an error says that a statement was not carried out in time, or that the server lacks what it
+// needs for it, other than room on its disk.
+func busy(err error) bool {
+	code := Code(err)
+	return code == lockTimeout || code == canceled || strings.HasPrefix(code, "53") && !Full(err)
+}
+
 // Damaged reports whether an error says that the server has found damage in its files.
 func Damaged(err error) bool {
 	switch Code(err) {
