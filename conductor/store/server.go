@@ -2,10 +2,12 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -147,6 +149,16 @@ func (s *Store) outcome(id string, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.outcomeTime)
 	defer cancel()
 	committed, unknown := s.hold.Committed(ctx, s.r, id)
+	for committed && unknown == nil {
+		if committed, unknown = s.wrote(ctx); unknown == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+			committed, unknown = true, nil
+		}
+	}
 	switch {
 	case unknown != nil:
 		err = fmt.Errorf("the connection to PostgreSQL was lost while a change was committed, and it is not known whether it was: %w", err)
@@ -156,6 +168,35 @@ func (s *Store) outcome(id string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrAway, err)
+}
+
+// wrote reports whether the transaction's last event, or else its last node, is in the database: after a crash the
+// server may have given the number of a transaction that it forgot to another one.
+func (s *Store) wrote(ctx context.Context) (bool, error) {
+	var at int64
+	if n := len(s.notes.pending); n > 0 {
+		last, kind := s.notes.pending[n-1], ""
+		err := s.r.QueryRowContext(ctx, `SELECT at, type FROM events WHERE id = ?`, last.ID).Scan(&at, &kind)
+		if errors.Is(err, sql.ErrNoRows) {
+			return false, nil
+		}
+		return at == micros(last.At) && kind == last.Type, err
+	}
+	for _, w := range slices.Backward(s.fresh) {
+		if w.n == nil {
+			continue
+		}
+		var version uint64
+		err := s.r.QueryRowContext(ctx, `SELECT version, updated_at FROM nodes WHERE uuid = ?`, w.uuid).Scan(&version, &at)
+		if errors.Is(err, sql.ErrNoRows) {
+			return false, nil
+		}
+		if err == nil && version > w.n.Version {
+			err = fmt.Errorf("node %s was changed since", w.uuid)
+		}
+		return version == w.n.Version && at == micros(w.n.UpdatedAt), err
+	}
+	return true, nil // which nothing contradicts
 }
 
 // Away is an ErrAway while the database's server can't be reached; nil otherwise, when Fault is not, and for SQLite.

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -355,6 +356,7 @@ type proxy struct {
 	net.Listener
 	to   string
 	mode atomic.Int32
+	lost func() // unless nil: called before drops cuts the connection
 }
 
 // What the proxy does at the next COMMIT.
@@ -408,7 +410,8 @@ func (p *proxy) serve(c net.Conn) {
 		return
 	}
 	defer up.Close()
-	var cut atomic.Bool
+	var cut, dropped atomic.Bool
+	gone := make(chan struct{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -416,6 +419,9 @@ func (p *proxy) serve(c net.Conn) {
 		for {
 			n, err := up.Read(buf)
 			if err != nil || cut.Load() {
+				if cut.Load() && dropped.Load() {
+					<-gone
+				}
 				c.Close()
 				return
 			}
@@ -438,6 +444,7 @@ func (p *proxy) serve(c net.Conn) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if mode != passes && bytes.Contains(buf[:n], []byte("COMMIT\x00")) {
+			dropped.Store(mode == drops)
 			cut.Store(true)
 			next := int32(passes)
 			if mode == vanishes {
@@ -445,6 +452,10 @@ func (p *proxy) serve(c net.Conn) {
 			}
 			p.mode.Store(next)
 			if mode == drops {
+				if p.lost != nil {
+					p.lost()
+				}
+				close(gone)
 				break
 			}
 		}
@@ -503,6 +514,73 @@ func TestLostAnswerOfCommit(t *testing.T) {
 			if got, err := s.Node(t.Context(), n.UUID); err != nil || got.Description != c.after {
 				t.Errorf("after it: %+v, %v", got, err)
 			}
+		})
+	}
+}
+
+// TestNumberIsUsedAgain: a server that crashes forgets a transaction that was not committed, and may give its number to
+// another one: if that is committed, the first one is not.
+func TestNumberIsUsedAgain(t *testing.T) {
+	c := pgserver.New(t)
+	_, url := c.Database(t)
+	// What was not committed is not written to the log of the server before it crashes.
+	start := func() error { return c.Start("wal_writer_delay=10s", "wal_writer_flush_after=1GB") }
+	if err := errors.Join(c.Stop(), start()); err != nil {
+		t.Fatal(err)
+	}
+	host := fmt.Sprint("127.0.0.1:", c.Port)
+	p := newProxy(t, host)
+	o := Options{Dir: t.TempDir(), URL: strings.Replace(url, host, p.Addr().String(), 1),
+		Password: pgserver.Password, Alone: true, Name: "c1", Lease: 10 * time.Minute}
+	s := openTest(t, o)
+	ctx, n := t.Context(), &node.Node{Name: "n", Driver: "x"}
+	if err := s.CreateNode(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*node.Node){
+		func(n *node.Node) { n.Description = "lost" }, // of which there is an event
+		func(n *node.Node) { n.Job = &node.Job{} },    // and of this none
+	} {
+		before, err := s.Node(ctx, n.UUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number := func(statement string) (n int) {
+			t.Helper()
+			text, err := c.Query(ctx, s.server.Database(), statement)
+			if err == nil {
+				n, err = strconv.Atoi(text)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			return n
+		}
+		p.lost = func() {
+			lost := number(`SELECT backend_xid FROM pg_stat_activity WHERE state = 'idle in transaction'`)
+			if err := errors.Join(c.Kill(), start()); err != nil {
+				t.Error(err)
+				return
+			}
+			used := 0
+			for n := 0; n < 20 && used < lost; n++ {
+				used = number(`SELECT pg_current_xact_id()::text`)
+			}
+			if used != lost {
+				t.Errorf("the server goes on with %d, and not with %d again", used, lost)
+			}
+		}
+		p.mode.Store(drops)
+		_, err = s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { change(n); return nil })
+		if !errors.Is(err, ErrAway) {
+			t.Errorf("a change that is lost = %v, want ErrAway", err)
+		}
+		if got, err := s.Node(ctx, n.UUID); err != nil || got.Version != before.Version {
+			t.Errorf("after it: %+v, %v", got, err)
+		}
+		eventually(t, "writes go on", func() bool {
+			_, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.Description = "next"; return nil })
+			return err == nil
 		})
 	}
 }

@@ -63,10 +63,11 @@ const (
 	Gone     = "gone"
 )
 
-// SQLSTATEs lock_not_available and query_canceled, which a statement time-out is too.
+// SQLSTATEs lock_not_available, query_canceled, which a statement time-out is too, and invalid_parameter_value.
 const (
-	lockTimeout = "55P03"
-	canceled    = "57014"
+	lockTimeout  = "55P03"
+	canceled     = "57014"
+	invalidValue = "22023"
 )
 
 // channel of wake-ups.
@@ -637,7 +638,9 @@ const Wake = `SELECT pg_notify('` + channel + `', ?)`
 // MaxWake is how long the argument of Wake may be.
 const MaxWake = 7900
 
-// Committed finds out what became of a transaction whose end was not confirmed.
+// Committed finds out what became of a transaction whose end was not confirmed. Its number says no more than that a
+// transaction of that number was committed: one that the server forgot in a crash is not, and another may have got its
+// number.
 func (h *Hold) Committed(ctx context.Context, db *sql.DB, id string) (bool, error) {
 	for {
 		var status sql.NullString
@@ -647,6 +650,12 @@ func (h *Hold) Committed(ctx context.Context, db *sql.DB, id string) (bool, erro
 		}
 		if err == nil && status.String == "aborted" {
 			return false, nil
+		}
+		if Code(err) == invalidValue { // no transaction has had that number yet; a standby may still hear of it
+			var standby bool
+			if err = db.QueryRowContext(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby); err == nil && !standby {
+				return false, nil
+			}
 		}
 		select { // it is in progress, or the server can't be reached
 		case <-ctx.Done():

@@ -156,6 +156,12 @@ func TestNextOwnerWaits(t *testing.T) {
 			if done, err := second.Committed(ctx, w.db, undone); done || err != nil {
 				t.Errorf("of one that was undone, Committed = %v, %v", done, err)
 			}
+			const future = "4611686018427388904" // such as one that the server forgot in a crash
+			soon, cancel := context.WithTimeout(ctx, 30*time.Second)
+			defer cancel()
+			if done, err := second.Committed(soon, w.db, future); done || err != nil {
+				t.Errorf("of one that the server does not know, Committed = %v, %v", done, err)
+			}
 			if err := second.Close(ctx); err != nil {
 				t.Error(err)
 			}
