@@ -29,6 +29,10 @@ type room struct {
 	marks, allocations int   // of a node; failed ones of all projects
 	events             int64 // the newest
 	every              int64 // events, after which what is too much is looked for: that costs more than the writing
+	// Lines that are removed at once, which are many more than are written between two times. A log that has become
+	// much too long, since its bounds were lowered, is shortened bit by bit: a change of a user waits for it, and would
+	// fail if it took long.
+	tooOld, tooMany int
 }
 
 // of returns the bounds of requests, or of the rest.
@@ -55,8 +59,9 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 	for _, asked := range []bool{false, true} {
 		k := s.kept.of(asked)
 		if k.Age > 0 {
-			if err := tx.exec("trim log", `DELETE FROM history WHERE asked = ? AND at < ?`, bit(asked),
-				micros(s.now().Add(-k.Age))); err != nil {
+			if err := tx.exec("trim log",
+				`DELETE FROM history WHERE seq IN (SELECT seq FROM history WHERE asked = ? AND at < ? LIMIT ?)`,
+				bit(asked), micros(s.now().Add(-k.Age)), s.room.tooOld); err != nil {
 				return err
 			}
 		}
@@ -74,7 +79,7 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 		// set back. The + has the index of times read, in which seq is too, and not the whole table.
 		if err := tx.exec("trim log",
 			`DELETE FROM history WHERE seq IN (SELECT seq FROM history WHERE asked = ? ORDER BY +seq LIMIT ?)`,
-			bit(asked), have-k.Total); err != nil {
+			bit(asked), min(have-k.Total, s.room.tooMany)); err != nil {
 			return err
 		}
 	}

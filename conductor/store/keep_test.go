@@ -95,17 +95,27 @@ func testRequestsOutliveReports(t *testing.T, o Options) {
 	for _, reports := lines(); reports <= 30; _, reports = lines() {
 		report(1) // a node's lines are counted now and then, whichever it is: then 10 of them stay
 	}
-	trim(true)
+	s.room.tooMany, s.room.tooOld = 1, 20 // at once
+	for _, reports := lines(); reports > 30; _, reports = lines() {
+		trim(true)
+		if _, left := lines(); left != reports-1 {
+			t.Fatalf("of %d reports %d are left after one was to go", reports, left)
+		}
+	}
 	if requests, reports := lines(); requests != before || reports != 30 {
 		t.Errorf("%d requests of %d and %d reports after they were counted, 30 were to stay", requests, before, reports)
 	}
 	now = now.Add(20 * time.Hour)
 	trim(false)
+	if _, reports := lines(); reports != 10 {
+		t.Errorf("%d reports of 30 after 20 that are too old were to go", reports)
+	}
+	trim(false)
 	if requests, reports := lines(); requests != before || reports != 0 {
 		t.Errorf("%d requests of %d and %d reports after 20 hours, of which reports are kept for 10", requests, before,
 			reports)
 	}
-	now = now.Add(2000 * time.Hour)
+	now, s.room.tooOld = now.Add(2000*time.Hour), 1<<10
 	trim(false)
 	if err := s.r.QueryRow(`SELECT COUNT(*) FROM history`).Scan(&before); err != nil || before != 0 {
 		t.Errorf("%d lines after 2000 hours, of which requests are kept for 1000: %v", before, err)

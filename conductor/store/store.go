@@ -200,7 +200,7 @@ func newStore(o Options, d *dialect, database string) *Store {
 		fault: fault{found: make(chan struct{}), log: log, file: database, full: o.Full, d: d,
 			meter: meterOf(o)}, kept: o.Keep, meter: meterOf(o),
 		room: room{marks: limit.KeptMarks, allocations: limit.KeptAllocations, events: limit.KeptEvents,
-			every: 1024},
+			every: 1024, tooOld: 16 << 10, tooMany: 256 << 10},
 		stopCheck: func() {}, tail: tail{shared: shared, quiet: o.quiet, name: o.Name, wake: make(chan struct{}, 1)}}
 	s.queue.idle.L = &s.queue.mu
 	return s
