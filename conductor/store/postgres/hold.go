@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sys/unix"
 )
 
 // ErrAway means that the server can't be reached, and nothing was written. Writes are taken again when it is back.
@@ -94,7 +95,7 @@ type Hold struct {
 	away   atomic.Pointer[error]
 	lost   atomic.Int64 // when it began to be away, since began
 	epoch  atomic.Int64
-	until  atomic.Int64 // end of the lease, since began
+	until  atomic.Int64 // end of the lease, by uptime
 	began  time.Time    // monotonic
 	back   atomic.Bool
 
@@ -195,7 +196,7 @@ func (h *Hold) Migrating(ctx context.Context, f func() error) error {
 // Join begins this process's life as a writer: from the return on, no transaction is committed of an earlier one of its
 // name, nor, where one needs the database alone, of any other. The table "conductors" must exist.
 func (h *Hold) Join(ctx context.Context) error {
-	sent := time.Now()
+	sent := uptime()
 	if err := h.join(ctx); err != nil {
 		return fmt.Errorf("join the conductors of the database: %w", err)
 	}
@@ -352,7 +353,7 @@ func (h *Hold) AwaySince() time.Time {
 
 // Check is nil while the lease lasts: no other conductor can have taken this one for dead.
 func (h *Hold) Check() error {
-	if left := time.Duration(h.until.Load()) - time.Since(h.began); h.Name != "" && left <= 0 {
+	if left := time.Duration(h.until.Load()) - uptime(); h.Name != "" && left <= 0 {
 		return fmt.Errorf("%w: the lease of this conductor ended %s ago, and others may act in its place", ErrAway,
 			(-left).Round(time.Millisecond))
 	}
@@ -363,7 +364,17 @@ func (h *Hold) Check() error {
 func (h *Hold) patience() time.Duration { return h.Lease + h.Lease/2 }
 
 // extend makes the lease last from a beat that has been stored.
-func (h *Hold) extend(sent time.Time) { h.until.Store(int64(sent.Add(h.Lease).Sub(h.began))) }
+func (h *Hold) extend(sent time.Duration) { h.until.Store(int64(sent + h.Lease)) }
+
+// uptime is the host's, which can't be set. Other than Go's monotonic clock it goes on while the host is suspended: a
+// conductor that wakes up has no lease any more.
+func uptime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err) // Linux has it since 2.6.39
+	}
+	return time.Duration(ts.Nano())
+}
 
 // watch keeps the lease, notices when the connection, and with it the locks, is lost, and takes them again.
 func (h *Hold) watch(ctx context.Context) {
@@ -446,7 +457,7 @@ func (h *Hold) beat(ctx context.Context) error {
 	// A request that is cut short would end the connection, by which Close says that this conductor has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askFor)
 	defer cancel()
-	sent := time.Now()
+	sent := uptime()
 	tag, err := h.conn.Exec(ctx, `UPDATE conductors SET beat = beat + 1, seen_at = `+now+` WHERE epoch = $1 AND state <> '`+
 		Gone+`'`, h.epoch.Load())
 	if err != nil {
@@ -529,6 +540,8 @@ func (h *Hold) set(ctx context.Context, c *pgx.Conn, state string, epoch int64, 
 
 // Describe makes this conductor known to the others: its state, Up or Draining, and its description.
 func (h *Hold) Describe(ctx context.Context, state, doc string) error {
+	ctx, cancel := context.WithTimeout(ctx, describeTime)
+	defer cancel()
 	c, err := h.server.connect(ctx)
 	if err != nil {
 		return err
@@ -547,6 +560,9 @@ func (h *Hold) Describe(ctx context.Context, state, doc string) error {
 	}
 	return errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 }
+
+// describeTime is longer than all tries of Describe at a server that answers.
+const describeTime = 25 * time.Second
 
 // again takes the locks on a new connection, if this process's row is as it left it.
 func (h *Hold) again(ctx context.Context) (back bool, err error) {
