@@ -11,6 +11,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -132,6 +134,7 @@ func run(ctx context.Context, o options) (faults []string, err error) {
 	w := &work{running: map[*fleet.Machine]map[string]int{}, wrote: map[string]int{},
 		images: map[*fleet.Machine]int{}}
 	f, err := fleet.Start(ctx, fleet.Options{Nodes: o.nodes, Seed: o.seed, Network: byte(80 + os.Getpid()%170),
+		Log:     slog.New(slog.NewTextHandler(logTo(say), &slog.HandlerOptions{Level: slog.LevelWarn})),
 		BootURL: s.boots(), Boot: 2 * time.Second, Write: 6 * time.Second, Step: time.Second / 2,
 		Trouble: 12 * time.Second, Seen: w.seen,
 		Rates: fleet.Rates{Die: 0.01, Freeze: 0.01, Lie: 0.02, Fail: 0.02, Slow: 1}})
@@ -210,6 +213,14 @@ func run(ctx context.Context, o options) (faults []string, err error) {
 		return faults, err
 	}
 	return append(faults, s.left(ctx)...), watchErr
+}
+
+// logTo prints the lines of a log.
+type logTo func(format string, args ...any)
+
+func (l logTo) Write(line []byte) (int, error) {
+	l("%s", bytes.TrimSpace(line))
+	return len(line), nil
 }
 
 // mostFiles is how many files a conductor that does nothing may have open: listeners, connections to the database.

@@ -43,6 +43,22 @@ func TestOverlaps(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// One that has given up, and whose port another client of another controller has got.
+	elsewhere, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close()
+	left := ask()
+	port := left.LocalAddr().(*net.UDPAddr)
+	if err := left.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := net.DialUDP("udp4", port, elsewhere.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
 	second := ask()
 	defer second.Close()
 	if n := b.Overlaps(); n != 0 {

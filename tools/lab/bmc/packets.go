@@ -1,11 +1,12 @@
 package bmc
 
 import (
-	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,14 +35,27 @@ func (b *BMC) Overlaps() int64 {
 	return b.conn.overlaps.Load()
 }
 
-// waits reports whether a client may still wait: not one of this host that has closed its socket, as one does that
-// gives up and begins anew.
-func waits(a netip.AddrPort) bool {
-	if !a.Addr().IsLoopback() {
+// waits reports whether a client may still wait for the controller at an address: not one of this host that has closed
+// its socket, as one does that gives up and begins anew. Another one may have its port by then, and speak with another
+// controller.
+func waits(client, at netip.AddrPort) bool {
+	if !client.Addr().IsLoopback() || !at.Addr().Unmap().Is4() {
 		return true
 	}
 	sockets, err := os.ReadFile("/proc/net/udp")
-	return err != nil || bytes.Contains(sockets, fmt.Appendf(nil, ":%04X ", a.Port()))
+	if err != nil {
+		return true
+	}
+	ip := at.Addr().Unmap().As4()
+	to := fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), at.Port())
+	local := fmt.Sprintf(":%04X", client.Port())
+	for line := range strings.Lines(string(sockets)) {
+		f := strings.Fields(line)
+		if len(f) > 2 && strings.HasSuffix(f[1], local) && (f[2] == to || strings.HasSuffix(f[2], ":0000")) {
+			return true
+		}
+	}
+	return false
 }
 
 // asked notes a request.
@@ -53,10 +67,12 @@ func (c *packetConn) asked(from netip.AddrPort) {
 		switch {
 		case now.Sub(since) > patience:
 			delete(c.waiting, other)
-		case other != from && !waits(other):
+		case other != from && !waits(other, c.bmc.Addr()):
 			delete(c.waiting, other)
 		case other != from:
 			c.overlaps.Add(1)
+			c.bmc.log.Warn("a request came while another client waited for an answer", "from", from, "waits", other,
+				"for", now.Sub(since))
 		}
 	}
 	if c.waiting == nil {

@@ -135,7 +135,8 @@ func (f *Fleet) machine(i int) (*Machine, error) {
 		Addr: netip.AddrFrom4([4]byte{127, f.o.Network, byte(i / 250), byte(i%250 + 1)})}
 	conn := f.wires.at(m.Addr)
 	var err error
-	m.bmc, err = bmc.Start(conn, bmc.Config{Name: m.Name, UUID: id, User: User, Password: Password, Machine: m})
+	m.bmc, err = bmc.Start(conn, bmc.Config{Name: m.Name, UUID: id, User: User, Password: Password, Machine: m,
+		Log: f.log})
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
