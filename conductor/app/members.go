@@ -2,6 +2,7 @@ package app
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
@@ -13,7 +14,7 @@ import (
 
 // about describes this conductor to the others. reach is where agents reach it, and peers where other conductors do.
 func about(cfg config.Config, types *driver.Table, reach, peers string, boot *member.Segment) member.About {
-	return member.About{Agents: reach, Peer: peers, Group: cfg.ConductorGroup, Types: types.Names(),
+	return member.About{Agents: reach, Peer: peers, Group: strings.ToLower(cfg.ConductorGroup), Types: types.Names(),
 		Weight: float64(cfg.ConductorWeight), Boot: boot}
 }
 

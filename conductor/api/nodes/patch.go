@@ -90,10 +90,10 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 		}
 		return m
 	}
-	n.Driver = text("driver")
-	n.ConductorGroup = strings.ToLower(text("conductor_group"))
-	hw, ok := s.drivers.ByName(n.Driver)
-	if !ok || n.ConductorGroup != "" {
+	at := node.Node{UUID: n.UUID, Driver: text("driver"), ConductorGroup: strings.ToLower(text("conductor_group"))}
+	moves := at.ConductorGroup != "" && (at.ConductorGroup != n.ConductorGroup || at.Driver != n.Driver)
+	hw, ok := s.drivers.ByName(at.Driver)
+	if n.Driver, n.ConductorGroup = at.Driver, at.ConductorGroup; !ok || moves && (!s.several || s.ownerOf(&at) == "") {
 		return rest.BadRequest(
 			"No valid host was found. Reason: No conductor service registered which supports driver %s for conductor group %q.", n.Driver, n.ConductorGroup)
 	}
