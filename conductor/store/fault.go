@@ -28,8 +28,8 @@ var ErrLost = errors.New("the database is lost to this ingotd, which writes noth
 // back.
 var ErrAway = postgres.ErrAway
 
-// ErrCut means that the connection to the database's server was cut, or that it could not do now what it was asked for:
-// in a read, or, if the error is no ErrAway, after a write.
+// ErrCut means that the connection to the database's server was cut or could not be opened: in a read, or, if the error
+// is no ErrAway, after a write.
 var ErrCut = postgres.ErrCut
 
 // ErrBusy means that the database's server did not carry out a statement for a reason that passes. Nothing was written.

@@ -130,8 +130,8 @@ func (s *Store) failed(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// cut makes an ErrAway of the error of a write whose connection was cut before its end was asked for, or that the
-// server could not carry out now.
+// cut makes an ErrAway of the error of a write whose connection was cut, or could not be had, before its end was asked
+// for.
 func (s *Store) cut(err error) error {
 	passing := postgres.Cut(err) || errors.Is(err, ErrCut)
 	if s.hold != nil && passing && !errors.Is(err, ErrAway) && !errors.Is(err, ErrLost) {

@@ -112,7 +112,7 @@ func (r *reads) heard(err error) {
 }
 
 // unable is an ErrCut in the words of its cause: to a reader, a connection that can't be opened is the same as one that
-// was cut, and so is a statement that the server could not carry out now.
+// was cut.
 type unable struct{ error }
 
 func (e unable) Is(target error) bool { return target == ErrCut }
@@ -144,10 +144,7 @@ func (c *Conn) tell(err error) error {
 	switch {
 	case Cut(err):
 		return fmt.Errorf("%w: %w", ErrCut, err)
-	case busy(err):
-		return unable{err}
-	}
-	if passing(err) {
+	case passing(err):
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err

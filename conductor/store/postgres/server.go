@@ -291,21 +291,16 @@ func Collided(err error) bool {
 	return code == "40001" || code == "40P01" // serialization_failure, deadlock_detected
 }
 
-// passing reports whether an error is an ErrBusy.
+// passing reports whether an error is an ErrBusy: that of a statement that was not carried out in time, or because of
+// another client, or because the server lacks what it needs for it, other than room on its disk.
 func passing(err error) bool {
 	code := Code(err)
-	return Collided(err) || code == lockTimeout || code == canceled || code == "25006" // read_only_sql_transaction
+	return Collided(err) || code == lockTimeout || code == canceled || code == "25006" || // read_only_sql_transaction
+		strings.HasPrefix(code, "53") && !Full(err)
 }
 
 // Locked reports whether an error says that a lock was not had in time.
 func Locked(err error) bool { return Code(err) == lockTimeout }
-
-// busy reports whether an error says that a statement was not carried out in time, or that the server lacks what it
-// needs for it, other than room on its disk.
-func busy(err error) bool {
-	code := Code(err)
-	return code == lockTimeout || code == canceled || strings.HasPrefix(code, "53") && !Full(err)
-}
 
 // Damaged reports whether an error says that the server has found damage in its files.
 func Damaged(err error) bool {
