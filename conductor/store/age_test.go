@@ -257,7 +257,8 @@ func testAYearOfAThousandNodes(t *testing.T, o Options) {
 		Reports:  Kept{PerNode: 1000 / shrink, Total: share(500_000), Age: 180 * day / shrink},
 		Erasures: Kept{PerNode: limit.KeptErasures / shrink, Age: 20 * day}}) // of ten years, which no test reaches
 	s, ctx := y.s, t.Context()
-	s.room = room{marks: limit.KeptMarks / shrink, allocations: 20, events: int64(share(limit.KeptEvents)), every: 4}
+	s.room.marks, s.room.allocations = limit.KeptMarks/shrink, 20
+	s.room.events, s.room.every = int64(share(limit.KeptEvents)), 4
 
 	made, days := nodes, 365
 	if raceOn {
