@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,7 +19,6 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
-	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/pgserver"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
@@ -32,34 +30,16 @@ func TestDatabaseAway(t *testing.T) {
 	const machines, away = 12, 30 * time.Second
 	cluster := pgserver.New(t)
 	_, url := cluster.Database(t)
-	all := threeForAFleet(t, url)
-	var boots []string
-	for _, r := range all {
-		r.start(t, made.Program(t, "ingotd"))
-		boots = append(boots, r.boot)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var begun, ended atomic.Int64
-	f, err := fleet.Start(ctx, fleet.Options{Nodes: machines, Network: byte(80 + os.Getpid()%170),
-		BootURL: strings.Join(boots, ","), Boot: 300 * time.Millisecond, Write: 24 * time.Second,
-		Step: 100 * time.Millisecond, Seen: func(e fleet.Event) {
+	all, apis, f := runFleet(ctx, t, url, fleet.Options{Nodes: machines, Write: 24 * time.Second,
+		Seen: func(e fleet.Event) {
 			if e.Step == "write_image" {
 				map[bool]*atomic.Int64{false: &begun, true: &ended}[e.End].Add(1)
 			}
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	c, err := client.New("http://"+all[0].api, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := apis[0]
 	d := fleet.NewDriver(c, "available", 0, nil)
 	if err := errors.Join(d.Create(ctx, f.Machines), d.Run(ctx)); err != nil {
 		t.Fatalf("%v; %s", err, f.Summary(d))

@@ -9,15 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit"
-	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/pgserver"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
@@ -29,42 +26,12 @@ func TestProgressOfAllConductors(t *testing.T) {
 	_, dbURL := pgserver.New(t).Database(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	var boots []string
-	var apis []*client.Client
-	for _, r := range threeForAFleet(t, dbURL) {
-		r.start(t, made.Program(t, "ingotd"))
-		c, err := client.New("http://"+r.api, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		boots, apis = append(boots, r.boot), append(apis, c)
-	}
-	f, err := fleet.Start(ctx, fleet.Options{Nodes: machines, Network: byte(80 + os.Getpid()%170),
-		BootURL: strings.Join(boots, ","), Boot: 300 * time.Millisecond, Write: 12 * time.Second,
-		Step: 100 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	_, apis, f := runFleet(ctx, t, dbURL, fleet.Options{Nodes: machines, Write: 12 * time.Second})
 	d := fleet.NewDriver(apis[0], "available", 0, nil)
 	if err := errors.Join(d.Create(ctx, f.Machines), d.Run(ctx)); err != nil {
 		t.Fatalf("%v; %s", err, f.Summary(d))
 	}
-	owners := map[string]int{}
-	nodes, err := apis[0].Nodes(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range nodes {
-		owners[fmt.Sprint(n.Conductor)]++
-	}
-	if len(owners) < 2 {
-		t.Fatalf("the nodes belong to %v: the test shows nothing", owners)
-	}
+	owners := ownersOf(ctx, t, apis[0])
 
 	seen := make(chan map[string]bool, len(apis)) // names of nodes, one set of each conductor
 	for _, c := range apis {

@@ -209,6 +209,52 @@ func threeForAFleet(t *testing.T, dbURL string) (all []*rolled) {
 	return all
 }
 
+// runFleet starts three conductors on a database, and machines for them with the options that are given; both end with
+// the test.
+func runFleet(ctx context.Context, t *testing.T, dbURL string, o fleet.Options) (all []*rolled, apis []*client.Client,
+	f *fleet.Fleet) {
+	t.Helper()
+	all = threeForAFleet(t, dbURL)
+	var boots []string
+	for _, r := range all {
+		r.start(t, made.Program(t, "ingotd"))
+		c, err := client.New("http://"+r.api, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		boots, apis = append(boots, r.boot), append(apis, c)
+	}
+	o.Network, o.BootURL = byte(80+os.Getpid()%170), strings.Join(boots, ",")
+	o.Boot, o.Step = 300*time.Millisecond, 100*time.Millisecond
+	f, err := fleet.Start(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return all, apis, f
+}
+
+// ownersOf returns how many nodes each conductor owns, of which there have to be two.
+func ownersOf(ctx context.Context, t *testing.T, c *client.Client) map[string]int {
+	t.Helper()
+	owners := map[string]int{}
+	nodes, err := c.Nodes(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		owners[fmt.Sprint(n.Conductor)]++
+	}
+	if len(owners) < 2 {
+		t.Fatalf("the nodes belong to %v: the test shows nothing", owners)
+	}
+	return owners
+}
+
 // TestRollingUpgrade: three conductors are replaced one after the other by those of a later version, while machines are
 // deployed and clients work. No deployment is begun again or fails, no client sees more than one 503 for each restart,
 // no event and no node of a list is missed, and in the end each agent is connected and each node belongs to a conductor
@@ -220,11 +266,14 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 	later := laterIngotd(t)
 	_, dbURL := pgserver.New(t).Database(t)
-	all := threeForAFleet(t, dbURL)
-	var apis, boots []string
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	// Machines whose agents are kept, most of which are then deployed. Their images take longer to write than the
+	// restarts do when a controller is slow to answer, which holds up a drain by some seconds.
+	all, straight, f := runFleet(ctx, t, dbURL, fleet.Options{Nodes: machines, Write: 16 * time.Second})
+	var apis []string
 	for _, r := range all {
-		r.start(t, made.Program(t, "ingotd"))
-		apis, boots = append(apis, r.api), append(boots, r.boot)
+		apis = append(apis, r.api)
 	}
 	var restart atomic.Int32
 	var balancers []*balancer
@@ -238,27 +287,7 @@ func TestRollingUpgrade(t *testing.T) {
 		c.Poll = 50 * time.Millisecond
 		return c
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-
-	// Machines whose agents are kept, most of which are then deployed. Their images take longer to write than the
-	// restarts do when a controller is slow to answer, which holds up a drain by some seconds.
-	f, err := fleet.Start(ctx, fleet.Options{Nodes: machines, Network: byte(80 + os.Getpid()%170),
-		BootURL: strings.Join(boots, ","), Boot: 300 * time.Millisecond, Write: 16 * time.Second,
-		Step: 100 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	driver, err := client.New("http://"+apis[0], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := fleet.NewDriver(driver, "available", 0, nil)
+	d := fleet.NewDriver(straight[0], "available", 0, nil)
 	if err := errors.Join(d.Create(ctx, f.Machines), d.Run(ctx)); err != nil {
 		t.Fatalf("%v; %s", err, f.Summary(d))
 	}

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,9 +18,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/image/swarm"
 	"github.com/ingot-metal/ingot/agent/step"
-	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/images/index"
-	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/pgserver"
 	"github.com/ingot-metal/ingot/tools/lab/fleet"
 )
@@ -112,52 +108,23 @@ func TestSwarmOfThreeConductors(t *testing.T) {
 	_, dbURL := pgserver.New(t).Database(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	var boots []string
-	var apis []*client.Client
-	for _, r := range threeForAFleet(t, dbURL) {
-		r.start(t, made.Program(t, "ingotd"))
-		c, err := client.New("http://"+r.api, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		boots, apis = append(boots, r.boot), append(apis, c)
-	}
 	s := newServer(t, chunks)
 	var came, wrote sync.WaitGroup
 	came.Add(machines)
 	wrote.Add(machines)
-	f, err := fleet.Start(ctx, fleet.Options{Nodes: machines, Network: byte(80 + os.Getpid()%170),
-		BootURL: strings.Join(boots, ","), Boot: 300 * time.Millisecond, Write: time.Second,
-		Step: 100 * time.Millisecond, Image: func(ctx context.Context, c *step.Call) error {
+	_, apis, f := runFleet(ctx, t, dbURL, fleet.Options{Nodes: machines, Write: time.Second,
+		Image: func(ctx context.Context, c *step.Call) error {
 			came.Done()
 			came.Wait()
 			defer wrote.Wait() // it gives others what they lack
 			defer wrote.Done()
 			return s.write(ctx, c)
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
 	d := fleet.NewDriver(apis[0], "active", 0, nil)
 	if err := errors.Join(d.Create(ctx, f.Machines), d.Run(ctx)); err != nil {
 		t.Fatalf("%v; %s", err, f.Summary(d))
 	}
-	owners := map[string]int{}
-	nodes, err := apis[0].Nodes(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range nodes {
-		owners[fmt.Sprint(n.Conductor)]++
-	}
-	if len(owners) < 2 {
-		t.Fatalf("the nodes belong to %v: the test shows nothing", owners)
-	}
+	owners := ownersOf(ctx, t, apis[0])
 	t.Logf("%d chunks, %d machines of %v: the server sent %d", chunks, machines, owners, s.chunks.Load())
 	if most := int64(chunks*len(owners) - chunks/2); s.chunks.Load() > most {
 		t.Errorf("the server sent %d chunks of %d to machines of %d conductors, want at most %d", s.chunks.Load(),
