@@ -20,14 +20,10 @@ func TestIPMIOverREST(t *testing.T) {
 	b := redfish.StartBoth(t, redfish.Personality(t, "generic"))
 	d := ingotd.Start(t, kit.FreeAddr(t), "log_level=debug")
 	said := ""
+	asked := asking(t, d, &said)
 	ask := func(want int, method, path, body string) string {
 		t.Helper()
-		status, _, out := d.Ask(method, path, body, nil)
-		if status != want {
-			t.Fatalf("%s %s %s = %d %s, want %d", method, path, body, status, out, want)
-		}
-		said += out
-		return strings.ReplaceAll(out, " ", "")
+		return strings.ReplaceAll(asked(want, method, path, body), " ", "")
 	}
 	info, err := json.Marshal(b.IPMI)
 	if err != nil {

@@ -19,13 +19,10 @@ func TestActiveNodeMovesToRedfishAndBack(t *testing.T) {
 	t.Parallel()
 	b := redfish.StartBoth(t, redfish.Personality(t, "hpe-ilo6"))
 	d := ingotd.Start(t, kit.FreeAddr(t), "fetch.allow=127.0.0.0/8", "log_level=debug", "power.sync_interval=1s")
+	asked := asking(t, d, new(string))
 	ask := func(want int, method, path, body string) string {
 		t.Helper()
-		status, _, out := d.Ask(method, path, body, nil)
-		if status != want {
-			t.Fatalf("%s %s %s = %d %s, want %d", method, path, body, status, out, want)
-		}
-		return strings.ReplaceAll(out, " ", "")
+		return strings.ReplaceAll(asked(want, method, path, body), " ", "")
 	}
 	shows := func(words ...string) {
 		t.Helper()

@@ -15,6 +15,20 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/redfish"
 )
 
+// asking returns a function that sends a request, of which a status is wanted, adds the answer to all that was said,
+// and returns it.
+func asking(t *testing.T, d *ingotd.Process, said *string) func(want int, method, path, body string) string {
+	return func(want int, method, path, body string) string {
+		t.Helper()
+		status, _, out := d.Ask(method, path, body, nil)
+		if status != want {
+			t.Fatalf("%s %s %s = %d %s, want %d", method, path, body, status, out, want)
+		}
+		*said += out
+		return out
+	}
+}
+
 // TestRedfishOverREST: a node of type redfish is enrolled, turned on and off, told what to boot and interrupted through
 // the API, over real HTTP on both sides; the password is nowhere, and when the conductor stops no session is left.
 func TestRedfishOverREST(t *testing.T) {
@@ -24,15 +38,7 @@ func TestRedfishOverREST(t *testing.T) {
 			b := redfish.Start(t, redfish.Personality(t, name))
 			d := ingotd.Start(t, kit.FreeAddr(t), "fetch.allow=127.0.0.0/8", "log_level=debug")
 			said := ""
-			ask := func(want int, method, path, body string) string {
-				t.Helper()
-				status, _, out := d.Ask(method, path, body, nil)
-				if status != want {
-					t.Fatalf("%s %s %s = %d %s, want %d", method, path, body, status, out, want)
-				}
-				said += out
-				return out
-			}
+			ask := asking(t, d, &said)
 			info, err := json.Marshal(b.Info)
 			if err != nil {
 				t.Fatal(err)
